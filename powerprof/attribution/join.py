@@ -14,7 +14,7 @@ from powerprof.attribution.causes import MECHANISMS, regular_period_ms
 from powerprof.attribution.sites import NO_STACK, NamedStack, SiteStacks
 from powerprof.model.attribution import ExternalWakeup, Origin, Thread, Waker, Wakeup, Waking
 from powerprof.model.records import Mechanism
-from powerprof.system.tasks import ENDED, ENDED_IN_TARGET
+from powerprof.system.tasks import ENDED, ENDED_IN_TARGET, OUTSIDE
 from powerprof.tracing.bpf.shared_numbers import Flag, StackKind, WakerContext
 from powerprof.tracing.captures import Array
 from powerprof.tracing.idle_data import SOFTIRQS
@@ -133,7 +133,7 @@ def _period_ms(row: BlamedRow) -> float | None:
 
 
 def _public_id(tid: int) -> int:
-    return tid if tid < ENDED else 0
+    return tid if tid < OUTSIDE else 0
 
 
 class Blamer:
@@ -156,7 +156,7 @@ class Blamer:
             return False
         if self._capture.target.system:
             task = self._tasks.get(tid)
-            return tid != 0 and not (task is not None and task.is_kernel)
+            return tid != 0 and not OUTSIDE <= tid < ENDED and not (task is not None and task.is_kernel)
         return pid in self._pids or pid >= ENDED_IN_TARGET
 
     def _origin(

@@ -13,7 +13,7 @@ from powerprof.host.kernel_probes import probe_privileges
 from powerprof.stacks.registers import this_machine
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError, PowerprofError
-from powerprof.system.pid_namespaces import check_process_ids
+from powerprof.system.pid_namespaces import check_process_ids, is_in_pid_namespace
 from powerprof.tracing.bpf import carried, features
 from powerprof.tracing.bpf.btf import read_kernel_btf
 from powerprof.tracing.bpf.headers import find_kernel_headers
@@ -132,4 +132,5 @@ def probe_tracing() -> Capability:
     except CapabilityError as error:
         return limited("tracing", f"functions only: {error.message}", error.hint)
     origin = "carried, not compiled here" if is_carried else "compiled by bcc"
-    return ok("tracing", f"a BPF program was loaded and attached to a raw tracepoint ({origin})")
+    ids = "; process ids are those of this pid namespace" if is_in_pid_namespace() else ""
+    return ok("tracing", f"a BPF program was loaded and attached to a raw tracepoint ({origin}){ids}")

@@ -23,6 +23,7 @@ from powerprof.report.table import (
     figure_columns,
     word_columns,
 )
+from powerprof.system.tasks import OUTSIDE
 
 DEFAULT_TOP = 20
 _INTERRUPT = "an interrupt (a timer or a device)"
@@ -37,7 +38,13 @@ def waker_name(row: WakerRow, pids: Sequence[int]) -> str:
     """Return the waker in a sentence. Threads of one name in a process are not distinguished."""
     if not row.waker_tid:
         return _INTERRUPT
-    return row.waker_comm if row.waker_pid in pids else f"{row.waker_comm} (process {row.waker_pid})"
+    return f"{row.waker_comm}{_elsewhere(row, pids)}"
+
+
+def _elsewhere(row: WakerRow, pids: Sequence[int]) -> str:
+    if row.waker_pid in pids:
+        return ""
+    return f" (process {row.waker_pid})" if row.waker_pid < OUTSIDE else " (outside this pid namespace)"
 
 
 def threads_table(profile: OffCpuProfile, top: int) -> Table:
@@ -81,8 +88,8 @@ def wakers_table(profile: OffCpuProfile, top: int) -> Table:
     """Return how often each waker woke a thread, and from where."""
     places, rows = Places(profile), []
     for index, row in enumerate(profile.wakers[:top]):
-        elsewhere = "" if row.waker_pid in profile.pids else f" (process {row.waker_pid})"
-        waker = f"{row.waker_comm} {row.waker_tid}{elsewhere}" if row.waker_tid else _INTERRUPT
+        number = f" {row.waker_tid}" if row.waker_tid < OUTSIDE else ""
+        waker = f"{row.waker_comm}{number}{_elsewhere(row, profile.pids)}" if row.waker_tid else _INTERRUPT
         cells: dict[str, Cell] = {
             "rate": places.figure(f"/wakers/{index}/rate_hz", 1),
             "percent": places.figure(f"/wakers/{index}/percent", 1),

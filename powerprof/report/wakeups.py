@@ -145,7 +145,8 @@ def explain_origin(row: Wakeup | Waking) -> str:
     reason = _BLAMED_ORIGINS[row.origin]
     if row.origin in ("other_thread", "other_process") and row.waker is not None:
         who = row.waker.server_name.removeprefix("thread/") if row.waker.server_name else row.waker.comm
-        return f"woken by {who}" if row.origin == "other_thread" else f"woken by {who} ({row.waker.pid})"
+        has_id = row.origin == "other_process" and row.waker.pid
+        return f"woken by {who} ({row.waker.pid})" if has_id else f"woken by {who}"
     if row.origin in ("device", "kernel", "runnable") and row.detail:
         return f"{reason}: {row.detail}"
     return reason

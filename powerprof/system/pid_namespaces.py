@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Process ids in a pid namespace, which in most containers differ from those of the kernel and its tracepoints.
 
-A command that traces refuses to run in one (`check_process_ids`). The ids that a server in a container reports are
-translated (`read_outer_ids`).
+BPF programs translate the ids (probes/bpf/pid_namespaces.bpf.h). The ids that a server in a container reports are
+translated too (`read_outer_ids`).
 """
 
 from __future__ import annotations
+
+import os
 
 from powerprof.system.errors import CapabilityError
 from powerprof.system.files import read_fields
@@ -16,23 +18,29 @@ from powerprof.system.tasks import list_threads
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 
 
+def nested_pid_namespace() -> int | None:
+    """Return the number of this process's pid namespace; None if it is the kernel's first one."""
+    try:
+        number = (procfs() / "self/ns/pid").stat().st_ino
+    except OSError:
+        return None  # The kernel has no such namespaces, or /proc is not readable.
+    return None if number == _INITIAL_PID_NAMESPACE else number
+
+
 def is_in_pid_namespace() -> bool:
     """Return whether this process is in a pid namespace other than the kernel's first one, as in most containers."""
-    try:
-        return (procfs() / "self/ns/pid").stat().st_ino != _INITIAL_PID_NAMESPACE
-    except OSError:
-        return False  # The kernel has no such namespaces, or /proc is not readable.
+    return nested_pid_namespace() is not None
 
 
 def check_process_ids() -> None:
-    """Raise CapabilityError if tracepoints use other process ids than /proc and the user.
+    """Raise CapabilityError if /proc has other process ids than this process.
 
-    Without this check, a program that slept 119 times a second got no wake-ups, and no message appeared.
+    BPF programs translate ids into this process's namespace (pid_namespaces.bpf.h), and names are read in /proc.
     """
-    if is_in_pid_namespace():
+    if is_in_pid_namespace() and (procfs() / "self").readlink().name != str(os.getpid()):
         raise CapabilityError(
-            "process ids in this pid namespace differ from the ids in the kernel's tracepoints",
-            "run powerprof on the host (--cgroup takes a container), or with its namespace: docker run --pid=host",
+            "/proc shows the process ids of another pid namespace",
+            "mount this namespace's own: unshare --pid --fork --mount-proc",
         )
 
 

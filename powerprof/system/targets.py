@@ -24,6 +24,7 @@ from powerprof.system.foreign_text import printable, whole
 from powerprof.system.next_steps import command_line
 from powerprof.system.own_processes import is_own
 from powerprof.system.paths import procfs
+from powerprof.system.pid_namespaces import is_in_pid_namespace
 from powerprof.system.processes import label_of, list_pids, name_of, owner_of, select_trusted
 from powerprof.system.reader_process import link_of
 from powerprof.system.server_names import is_postgres_program, is_server_program, is_starter, list_meant_programs
@@ -427,7 +428,7 @@ def resolve(words: Sequence[str], *, cgroup: str | None = None, system: bool = F
         raise UsageError("--pid, --cgroup and --system exclude each other", "use one of them")
     check_only(words, only)
     if system:
-        return Target((), "this system", system=True)
+        return Target((), "this pid namespace" if is_in_pid_namespace() else "this system", system=True)
     if cgroup is not None:
         folder = _find_cgroup(cgroup)
         pids = cgroup_pids(folder)

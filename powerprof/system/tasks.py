@@ -57,6 +57,10 @@ _KTHREADD = 2
 ENDED = 1 << 31
 # Numbers from here on stand for threads of ended processes of the target.
 ENDED_IN_TARGET = ENDED | 1 << 30
+# Numbers from here on, below ENDED, are threads of processes outside this pid namespace: OUTSIDE_IDS of
+# pid_namespaces.bpf.h. /proc does not show them.
+OUTSIDE = 1 << 30
+OUTSIDE_PROCESSES = "processes outside this pid namespace"
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True):
@@ -139,8 +143,10 @@ def restore_traced(task: Task, pid: int | None, comm: str, is_kernel: bool) -> T
 
 
 def _build_gone_task(tid: int, pid: int | None, comm: str, is_kernel: bool) -> Task:
-    """Return a task for an ended thread from its traced values."""
+    """Return a task for a thread that is not in /proc from its traced values."""
     name = clean(comm)
+    if OUTSIDE <= tid < ENDED:
+        return Task(tid, None, name or OUTSIDE_PROCESSES, "kernel" if is_kernel else OUTSIDE_PROCESSES, is_kernel)
     return Task(tid, pid, name or f"thread {tid}", "kernel" if is_kernel else name or f"pid {pid or tid}", is_kernel)
 
 

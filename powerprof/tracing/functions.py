@@ -22,10 +22,10 @@ from powerprof.system.next_steps import command_line
 from powerprof.system.reader_process import Opened
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.btf import Btf, read_kernel_btf
-from powerprof.tracing.bpf.definitions import build_task_definitions
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.probe_cost import measure_cost
 from powerprof.tracing.bpf.shared_numbers import COOKIE_STEPPED, FunctionCount, FunctionSum
+from powerprof.tracing.bpf.task_definitions import build_task_definitions
 from powerprof.tracing.bpf.uprobes import Site, Uprobes, choose_attach_type
 from powerprof.tracing.captures import FunctionCounts, FunctionTrace
 from powerprof.tracing.exceptions import find_throwing_modules

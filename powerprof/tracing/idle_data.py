@@ -17,7 +17,7 @@ import numpy as np
 
 from powerprof.model.records import StateResidency, Window
 from powerprof.system.paths import procfs
-from powerprof.system.tasks import ENDED, ENDED_IN_TARGET
+from powerprof.system.tasks import ENDED, ENDED_IN_TARGET, OUTSIDE
 from powerprof.tracing.bpf.shared_numbers import (
     CAUSE_STATES,
     COMM_BYTES,
@@ -78,8 +78,8 @@ CPU_TOTAL = np.dtype(
     ]
 )
 
-# Running time of a thread, and struct run_time of switch.bpf.h: `who` is the tid and, above it, the pid. `exited` is the
-# latest thread of the slot that exited, with its last name.
+# Running time of a thread, and struct run_time of switch.bpf.h: `who` is the tid and, above it, the pid. `exited` is
+# the latest thread of the slot that exited, with its last name.
 RUN_TIME = np.dtype([("tid", "<u4"), ("pid", "<u4"), ("ns", "<u8"), ("kind", "<u8")])
 RUN_SLOT = np.dtype(
     [(name, "<u8") for name in ("who", "ns", "kind", "exited")]
@@ -317,7 +317,7 @@ class EndedThreads:
 
         def is_there(tid: int) -> bool:
             if tid not in seen:
-                seen[tid] = tid >= ENDED or self._is_there(tid)
+                seen[tid] = tid >= OUTSIDE or self._is_there(tid)
             return seen[tid]
 
         names = dict(last_names or {})

@@ -27,11 +27,11 @@ from powerprof.tracing.bpf.definitions import (
     build_register_definitions,
     build_struct_definitions,
     build_switch_definitions,
-    build_task_definitions,
     count_possible_cpus,
 )
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.shared_numbers import Shared
+from powerprof.tracing.bpf.task_definitions import build_task_definitions
 from powerprof.tracing.kernel_symbols import find_tick_handler
 
 Definitions = dict[str, int | str]

@@ -373,9 +373,7 @@ class IdleSums:
             self._kept, self._wakings = self._ended.fold(self._kept, self._wakings, last_names=last_names)
             return
         named_pids = frozenset(members.target.pids)
-        self._kept, self._wakings = self._ended.fold(
-            self._kept, self._wakings, named_pids, members.images, last_names
-        )
+        self._kept, self._wakings = self._ended.fold(self._kept, self._wakings, named_pids, members.images, last_names)
         pids = np.concatenate([self._kept["next_tgid"], self._kept["waker_tgid"], self._wakings["pid"]])
         members.drop_ended_joined(set(pids.tolist()))
 

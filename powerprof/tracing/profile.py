@@ -32,10 +32,12 @@ from powerprof.system.process_stat import read_process_stat
 from powerprof.system.reader_process import shared
 from powerprof.system.tasks import clean
 from powerprof.tracing.bpf import features
+from powerprof.tracing.bpf.btf import read_kernel_btf
 from powerprof.tracing.bpf.definitions import STACK_RING_PAGES, build_path_definitions
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.sampler import Sampler
 from powerprof.tracing.bpf.shared_numbers import PathCount, RecordKind
+from powerprof.tracing.bpf.task_definitions import build_task_definitions
 from powerprof.tracing.captures import Event, OnCpuCapture, SampleRow, UserStack
 from powerprof.tracing.followed import FollowedProcesses
 from powerprof.tracing.kernel_symbols import locate_kernel_addresses
@@ -49,6 +51,11 @@ _TARGET = struct.Struct("<4Q")
 _SAMPLE = np.dtype([("user", "<u8"), ("kernel", "<u8"), ("statement", "<u8"), ("pid", "<u4"), ("tid", "<u4")])
 _HEADER = struct.Struct("<IIQII16s168s")
 _KERNEL_HEADER = struct.Struct("<IIQ")
+
+
+def _load_sampler(every_process: bool, event: Event, ring_pages: int) -> LoadedProgram:
+    ids = build_task_definitions(read_kernel_btf())
+    return LoadedProgram("oncpu.bpf.c", build_path_definitions(every_process, event, ring_pages) | ids)
 
 
 class OnCpuTracer(Closeable, WindowPart):
@@ -101,7 +108,7 @@ class OnCpuTracer(Closeable, WindowPart):
         self._dropped = 0
         for pid in pids or ():
             self._add(pid, must=find_members is None)
-        self.program = beside or LoadedProgram("oncpu.bpf.c", build_path_definitions(pids is None, event, ring_pages))
+        self.program = beside or _load_sampler(pids is None, event, ring_pages)
         self._own = beside is None
         try:
             self._fill_targets()

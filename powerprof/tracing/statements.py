@@ -35,7 +35,6 @@ from powerprof.tracing.bpf.definitions import (
     build_path_definitions,
     build_struct_definitions,
     build_switch_definitions,
-    build_task_definitions,
 )
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.mapped_files import UnfitFileError
@@ -43,6 +42,7 @@ from powerprof.tracing.bpf.probe_cost import measure_entry_cost_ns
 from powerprof.tracing.bpf.run_time_meter import RunTimeMeter
 from powerprof.tracing.bpf.sampler import Sampler
 from powerprof.tracing.bpf.shared_numbers import MomentCount, StatementCount
+from powerprof.tracing.bpf.task_definitions import build_task_definitions
 from powerprof.tracing.bpf.uprobes import Site, Uprobes, choose_attach_type
 from powerprof.tracing.captures import RecordedText, StatementTrace, ThreadUse, TraceCost
 from powerprof.tracing.postgresql_places import POSTGRESQL_LAYOUT, read_running_texts

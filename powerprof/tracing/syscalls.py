@@ -20,9 +20,10 @@ from powerprof.system.own_processes import own_pids
 from powerprof.system.reader_process import shared
 from powerprof.system.tasks import clean
 from powerprof.tracing.bpf.btf import Btf, read_kernel_btf
-from powerprof.tracing.bpf.definitions import build_struct_definitions, build_task_definitions
+from powerprof.tracing.bpf.definitions import build_struct_definitions
 from powerprof.tracing.bpf.shared_numbers import NAME_BYTES, SYSCALL_SLOTS, Abi, CallKind
 from powerprof.tracing.bpf.summing_program import SummingProgram
+from powerprof.tracing.bpf.task_definitions import build_task_definitions
 from powerprof.tracing.captures import CallSum, FileSum, SyscallTrace
 from powerprof.tracing.followed import FollowedProcesses
 

@@ -87,7 +87,7 @@ static __always_inline void report(struct thread *thread, u32 tid, u32 message, 
 
 int uprobe__entry(u64 *ctx)
 {
-    u64 who = bpf_get_current_pid_tgid(), address = ctx[REGISTER_SI], now, id = FASTPATH;
+    u64 who = current_pid_tgid(), address = ctx[REGISTER_SI], now, id = FASTPATH;
     u32 tid = who, message = WHOLE;
     struct thread *thread;
 
@@ -128,7 +128,7 @@ static __always_inline void fetch_from(struct thread *thread, u32 tid, u64 id)
 /* PortalRunFetch(Portal, …): FETCH and MOVE, and loops in functions. The latter belong to their caller. */
 int uprobe__fetch(u64 *ctx)
 {
-    u64 who = bpf_get_current_pid_tgid(), address;
+    u64 who = current_pid_tgid(), address;
     u32 tid = who;
     struct thread *thread;
     char first;
@@ -154,7 +154,7 @@ int uprobe__fetch(u64 *ctx)
 /* A long text, or the text of a cursor. */
 int uprobe__hash_pieces(u64 *ctx)
 {
-    u32 tid = bpf_get_current_pid_tgid();
+    u32 tid = current_pid_tgid();
     struct thread *thread = threads.lookup(&tid);
 
     if (thread)
@@ -164,7 +164,7 @@ int uprobe__hash_pieces(u64 *ctx)
 
 int uprobe__finish_hash(u64 *ctx)
 {
-    u32 tid = bpf_get_current_pid_tgid();
+    u32 tid = current_pid_tgid();
     struct thread *thread = threads.lookup(&tid);
 
     if (!thread)

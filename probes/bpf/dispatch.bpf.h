@@ -66,7 +66,7 @@ static __always_inline void start_statement(struct thread *thread, u32 tid, stru
 
 int uprobe__entry(u64 *ctx)
 {
-    u64 who = bpf_get_current_pid_tgid(), now, task, id;
+    u64 who = current_pid_tgid(), now, task, id;
     struct packet packet;
     u32 tid = who;
     int zero = 0;
@@ -106,7 +106,7 @@ int uprobe__entry(u64 *ctx)
  * server makes of it. */
 int uprobe__procedure(u64 *ctx)
 {
-    u64 who = bpf_get_current_pid_tgid(), text[2] = {}, now;
+    u64 who = current_pid_tgid(), text[2] = {}, now;
     u32 tid = who;
     int zero = 0;
     struct place *place = text_places.lookup(&zero);
@@ -136,7 +136,7 @@ int uprobe__procedure(u64 *ctx)
 /* A long text, or the text of an event. */
 int uprobe__hash_pieces(u64 *ctx)
 {
-    u32 tid = bpf_get_current_pid_tgid();
+    u32 tid = current_pid_tgid();
     struct thread *thread = threads.lookup(&tid);
 
     if (thread)
@@ -146,7 +146,7 @@ int uprobe__hash_pieces(u64 *ctx)
 
 int uprobe__finish_hash(u64 *ctx)
 {
-    u32 tid = bpf_get_current_pid_tgid();
+    u32 tid = current_pid_tgid();
     struct thread *thread = threads.lookup(&tid);
     struct packet packet = {};
     u64 id;
@@ -167,7 +167,7 @@ int uprobe__finish_hash(u64 *ctx)
 /* do_command: the thread will wait for a packet. */
 int uprobe__exit(u64 *ctx)
 {
-    u64 who = bpf_get_current_pid_tgid(), now;
+    u64 who = current_pid_tgid(), now;
     u32 tid = who;
     struct thread *thread;
 
@@ -191,7 +191,7 @@ int uprobe__exit(u64 *ctx)
 /* The server calls thd_wait_begin(THD *, int) before a wait of that type. */
 int uprobe__wait(u64 *ctx)
 {
-    u64 who = bpf_get_current_pid_tgid();
+    u64 who = current_pid_tgid();
     u32 tid = who;
     struct thread *thread;
 
@@ -207,7 +207,7 @@ int uprobe__wait(u64 *ctx)
 /* The server calls thd_wait_end. */
 int uprobe__waited(u64 *ctx)
 {
-    u64 who = bpf_get_current_pid_tgid();
+    u64 who = current_pid_tgid();
     u32 tid = who;
     struct thread *thread;
 

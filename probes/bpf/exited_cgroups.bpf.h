@@ -5,7 +5,7 @@ BPF_TABLE("lru_hash", u32, u64, exited_cgroups, ENTRIES_IF(TARGET_ALL, 8192));
 
 RAW_TRACEPOINT_IF(TARGET_ALL, sched_process_exit)
 {
-    u32 tgid = bpf_get_current_pid_tgid() >> 32;
+    u32 tgid = current_pid_tgid() >> 32;
     u64 group = bpf_get_current_cgroup_id();
 
     exited_cgroups.update(&tgid, &group);

@@ -145,7 +145,7 @@ int uprobe__entry(u64 *ctx)
 {
     u64 cookie = get_attach_cookie(ctx);
     u32 functions = LOAD_TIME(FUNCTIONS), function = cookie & (functions - 1);
-    u32 tid = bpf_get_current_pid_tgid();
+    u32 tid = current_pid_tgid();
     u64 sp = ctx[REGISTER_SP], return_address = 0, wall, cpu;
     int zero = 0, key = function, i;
     u32 *is_enabled = enabled.lookup(&zero);
@@ -210,7 +210,7 @@ int uprobe__entry(u64 *ctx)
 /* End a call of `function` with its return address at `sp`. */
 static __always_inline int end_call(u32 function, u64 sp)
 {
-    u32 tid = bpf_get_current_pid_tgid();
+    u32 tid = current_pid_tgid();
     u64 wall, cpu;
     struct thread *thread = threads.lookup(&tid);
     struct frame *frame;
@@ -250,8 +250,7 @@ int uprobe__exit(u64 *ctx)
 
 RAW_TRACEPOINT_PROBE(sched_switch)
 {
-    u32 previous = bpf_get_current_pid_tgid();
-    u32 next = read_u32(ctx->args[2] + OFFSET_task_struct_pid);
+    u32 previous = current_pid_tgid(), next = pid_tgid_of(ctx->args[2]);
     struct thread *thread = threads.lookup(&previous);
     u64 now = bpf_ktime_get_ns();
 
@@ -267,7 +266,7 @@ RAW_TRACEPOINT_PROBE(sched_switch)
 
 RAW_TRACEPOINT_PROBE(sched_process_exit)
 {
-    u32 tid = bpf_get_current_pid_tgid();
+    u32 tid = current_pid_tgid();
     struct thread *thread = threads.lookup(&tid);
     u64 wall, cpu;
     u32 i;

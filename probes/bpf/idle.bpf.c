@@ -11,6 +11,7 @@
  * and GROWS_BY_NAME.
  */
 #include "kernel_memory.bpf.h"
+#include "running_ids.bpf.h"
 #include "idle_exit.h"
 #include "handlers.h"
 #include "causes.h"
@@ -192,7 +193,7 @@ RAW_TRACEPOINT_IF(HAVE_cpuhp_enter, cpuhp_enter)
 TYPED_TRACEPOINT_IF(HAVE_workqueue_execute_start, workqueue_execute_start)
 {
     struct cpu_state *cpu = this_cpu();
-    u32 tid = bpf_get_current_pid_tgid();
+    u32 tid = current_pid_tgid();
     if (cpu && cpu->phase == PHASE_RUNNING && cpu->period.next_tid == tid && !cpu->period.work_function)
         cpu->period.work_function = FIELD_U64(ctx->args[0], OFFSET_work_struct_func);
     return 0;

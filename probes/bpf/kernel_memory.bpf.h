@@ -5,6 +5,9 @@
  * reads any address makes four nested calls. Each costs ten times as much as a load if returns are protected against
  * speculation.
  */
+#ifndef POWERPROF_KERNEL_MEMORY_H
+#define POWERPROF_KERNEL_MEMORY_H
+
 #include "load_time.bpf.h"
 
 static __always_inline u8 read_u8(u64 address)
@@ -76,13 +79,19 @@ static __always_inline int in_interrupt(void)
 }
 #endif
 
-/* Return the ids of any task like bpf_get_current_pid_tgid(): the process in the upper half, the thread in the lower.
- * The two fields are adjacent unless the kernel shuffles its structs. */
+#include "pid_namespaces.bpf.h"
+
+/* Return the ids of any task like current_pid_tgid(): the process in the upper half, the thread in the lower. The two
+ * fields are adjacent unless the kernel shuffles its structs. */
 static __always_inline u64 pid_tgid_of(u64 task)
 {
+    if (LOAD_TIME(PID_LEVEL))
+        return ids_in_namespace(task);
 #if !DIRECT
     if (LOAD_TIME(ARE_IDS_ADJACENT))
         return read_u64(task + OFFSET_task_struct_pid);
 #endif
     return FIELD_U32(task, OFFSET_task_struct_pid) | (u64)FIELD_U32(task, OFFSET_task_struct_tgid) << 32;
 }
+
+#endif

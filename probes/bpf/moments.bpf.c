@@ -65,7 +65,7 @@ static __always_inline int generation_of(u64 who, u64 task, u64 first)
 #pragma unroll
     for (generation = 1; generation <= GENERATIONS; generation++) {
         task = read_u64(task + OFFSET_task_struct_real_parent);
-        if (read_u32(task + OFFSET_task_struct_tgid) == first)
+        if (pid_tgid_of(task) >> 32 == first)
             return generation;
     }
     return -1;
@@ -153,7 +153,7 @@ static __always_inline int count_sample(struct thread *thread, struct place *pla
 
 int sample__moment(struct bpf_perf_event_data *ctx)
 {
-    u64 who = bpf_get_current_pid_tgid(), wanted = target_id(), task, address, id = 0;
+    u64 who = current_pid_tgid(), wanted = target_id(), task, address, id = 0;
     u32 tid = who, length = 0;
     struct thread *thread;
     struct place *place;
@@ -221,7 +221,7 @@ int sample__hash_pieces(struct bpf_perf_event_data *ctx)
 
 int sample__finish_hash(struct bpf_perf_event_data *ctx)
 {
-    u32 tid = bpf_get_current_pid_tgid();
+    u32 tid = current_pid_tgid();
     int zero = 0;
     struct place *place = text_places.lookup(&zero);
     struct thread *thread = thread_scratch.lookup(&zero);

@@ -11,6 +11,7 @@
  */
 #define COMM_BYTES 16
 #include "kernel_memory.bpf.h"
+#include "running_ids.bpf.h"
 #include "comms.bpf.h"
 
 #define STATE_INTERRUPTIBLE 0x1
@@ -91,7 +92,7 @@ static __always_inline int is_traced(u64 who)
     u32 tgid = who >> 32;
 
     if (LOAD_TIME(EVERY_PROCESS))
-        return (u32)who != 0;
+        return (u32)who != 0 && !is_outside(who);
     return targets.lookup(&tgid) != 0;
 }
 
@@ -159,7 +160,7 @@ TYPED_TRACEPOINT_PROBE(sched_switch)
     if (!window_is_open())
         return 0;
     now = bpf_ktime_get_ns();
-    who = pid_tgid_of(prev);
+    who = LOAD_TIME(PID_LEVEL) ? ids_of_previous(prev) : pid_tgid_of(prev);
     if (is_traced(who)) {
         thread = threads.lookup(&who);
         if (!thread) {
@@ -184,6 +185,7 @@ TYPED_TRACEPOINT_PROBE(sched_switch)
             thread->reason = switch_reason((int)ctx->args[ARG_sched_switch_preempt], state);
         }
     }
+    note_running(next);
     who = pid_tgid_of(next);
     thread = threads.lookup(&who);
     if (thread)
@@ -204,7 +206,7 @@ TYPED_TRACEPOINT_PROBE(sched_waking)
     if (!thread)
         return 0;
     interrupt = this_interrupt();
-    waker = bpf_get_current_pid_tgid();
+    waker = current_pid_tgid();
     thread->woken_ns = bpf_ktime_get_ns();
     if (interrupt && (is_in_interrupt(interrupt) || interrupt->soft))
         waker = 0;

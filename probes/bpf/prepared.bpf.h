@@ -146,7 +146,7 @@ static __always_inline void name_executed(void *ctx, struct thread *thread, u32 
 
 int FUNCTION_IF(HAS_SEND, called__hash_pieces)(struct bpf_raw_tracepoint_args *ctx)
 {
-    u32 tid = bpf_get_current_pid_tgid();
+    u32 tid = current_pid_tgid();
     struct thread *thread = threads.lookup(&tid);
 
     if (thread)
@@ -156,7 +156,7 @@ int FUNCTION_IF(HAS_SEND, called__hash_pieces)(struct bpf_raw_tracepoint_args *c
 
 int FUNCTION_IF(HAS_SEND, called__finish_hash)(struct bpf_raw_tracepoint_args *ctx)
 {
-    u32 tid = bpf_get_current_pid_tgid();
+    u32 tid = current_pid_tgid();
     struct thread *thread = threads.lookup(&tid);
 
     if (thread)

@@ -40,6 +40,7 @@ enum counter { COUNT_DISPATCHES, COUNT_NO_ROOM, COUNT_UNREADABLE, COUNT_CUT, COU
 
 #include "hash_progress.bpf.h"
 #include "kernel_memory.bpf.h"
+#include "running_ids.bpf.h"
 #include "wait_kinds.bpf.h"
 
 struct thread {
@@ -108,7 +109,7 @@ static __always_inline u64 running_statement(u32 tid)
 
 RAW_TRACEPOINT_IF(HAS_SEND, sock_send_length)
 {
-    u64 who = bpf_get_current_pid_tgid();
+    u64 who = current_pid_tgid();
     u32 tid = who;
     struct thread *thread;
 
@@ -171,12 +172,13 @@ static __always_inline void switch_out(struct thread *thread, u32 tid, u64 task,
 
 RAW_TRACEPOINT_PROBE(sched_switch)
 {
-    u64 who = bpf_get_current_pid_tgid(), wanted = target_id(), now, next;
+    u64 who, wanted = target_id(), now, next;
     u64 task = ctx->args[ARG_sched_switch_prev], state;
     struct thread *thread;
 
     if (!wanted)
         return 0;
+    who = LOAD_TIME(PID_LEVEL) ? ids_of_previous(task) : bpf_get_current_pid_tgid();
     if (is_target_process(who, wanted)) {
         thread = thread_state(who, task, 0, 1);
         state = LOAD_TIME(HAS_PREV_STATE) ? ctx->args[ARG_sched_switch_prev_state]
@@ -185,6 +187,7 @@ RAW_TRACEPOINT_PROBE(sched_switch)
             switch_out(thread, who, task, state);
     }
     task = ctx->args[ARG_sched_switch_next];
+    note_running(task);
     next = pid_tgid_of(task);
     if (is_target_process(next, wanted)) {
         now = bpf_ktime_get_ns();
@@ -203,7 +206,7 @@ RAW_TRACEPOINT_PROBE(sched_switch)
 /* Add a new process before it runs. */
 RAW_TRACEPOINT_PROBE(sched_process_fork)
 {
-    u32 parent = bpf_get_current_pid_tgid() >> 32;
+    u32 parent = current_pid_tgid() >> 32;
     u32 child = pid_tgid_of(ctx->args[ARG_sched_process_fork_child]) >> 32;
 
     add_child(parent, child);
@@ -213,7 +216,7 @@ RAW_TRACEPOINT_PROBE(sched_process_fork)
 
 RAW_TRACEPOINT_PROBE(sched_process_exit)
 {
-    u64 who = bpf_get_current_pid_tgid();
+    u64 who = current_pid_tgid();
     u32 tid = who;
     struct thread *thread;
 

@@ -4,7 +4,7 @@
  * The loader defines: SAMPLES (0: not loaded), EVERY_PROCESS, HASHED_CHUNKS (a multiple of 4), STACK_PAGES. The
  * including program can define STATEMENT_OF, so that samples are counted by statement too.
  */
-#include "load_time.bpf.h"
+#include "kernel_memory.bpf.h"
 
 #define STACK_BYTES 0x4000
 #define HASHED_CHUNK 256
@@ -226,7 +226,7 @@ static __always_inline u64 sample_kernel_stack(void *ctx)
 
 int FUNCTION_IF(SAMPLES, sample__path)(u64 *ctx)
 {
-    u64 pid_tgid = bpf_get_current_pid_tgid(), one = 1, *rows;
+    u64 pid_tgid = current_pid_tgid(), one = 1, *rows;
     struct sample sample = {};
     u32 tgid = pid_tgid >> 32;
     struct target *target;
@@ -237,7 +237,7 @@ int FUNCTION_IF(SAMPLES, sample__path)(u64 *ctx)
         return 0;
     }
     target = targets.lookup(&tgid);
-    if (!target && !LOAD_TIME(EVERY_PROCESS))
+    if (!target && (!LOAD_TIME(EVERY_PROCESS) || is_outside(pid_tgid)))
         return 0;
     if (target && !target->text_bytes && LOAD_TIME(EVERY_PROCESS))
         target = 0;

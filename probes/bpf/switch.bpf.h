@@ -43,7 +43,8 @@ static __always_inline u64 run_kind_of(u64 task, u64 who)
 /* A thread is switched in on this CPU; 0: the idle task. */
 static __always_inline void note_switch_in(struct cpu_state *cpu, u64 task)
 {
-    cpu->running_tid = FIELD_U32(task, OFFSET_task_struct_pid);
+    note_running(task);
+    cpu->running_tid = LOAD_TIME(PID_LEVEL) ? (u32)ids_in_namespace(task) : FIELD_U32(task, OFFSET_task_struct_pid);
     if (cpu->running_tid)
         cpu->switch_in_ns = run_time_of(task);
 }
@@ -108,12 +109,16 @@ static __always_inline void note_switch_out(struct cpu_state *cpu, int number, u
 /* The state of the previous thread when it called schedule(), if the kernel provides it. */
 #define PREV_STATE(ctx) (LOAD_TIME(HAS_PREV_STATE) ? (u32)(ctx)->args[ARG_sched_switch_prev_state] : 1)
 
-/* The previous thread is still the current one. */
+static __always_inline u64 previous_pid_tgid(u64 prev)
+{
+    if (LOAD_TIME(PID_LEVEL))
+        return ids_of_previous(prev);
 #if DIRECT
-#define PREV_PID_TGID(prev) pid_tgid_of(prev)
+    return pid_tgid_of(prev);
 #else
-#define PREV_PID_TGID(prev) bpf_get_current_pid_tgid()
+    return bpf_get_current_pid_tgid();   /* the previous thread is still the current one */
 #endif
+}
 
 /* The number of switch-outs of a thread. */
 static __always_inline u64 switches_of(u64 task)
@@ -147,7 +152,7 @@ TYPED_TRACEPOINT_PROBE(sched_switch)
     int number, slot, preempted = (int)ctx->args[ARG_sched_switch_preempt];
     struct cpu_state *cpu = this_cpu_and_number(&number);
     u64 prev = ctx->args[ARG_sched_switch_prev], next = ctx->args[ARG_sched_switch_next];
-    u64 pid_tgid = PREV_PID_TGID(prev);
+    u64 pid_tgid = previous_pid_tgid(prev);
     struct waking *waking;
     u64 who;
     u32 tid, tgid;

@@ -104,7 +104,7 @@ static __always_inline int is_traced(u64 who)
     u32 tgid = who >> 32;
 
     if (LOAD_TIME(EVERY_PROCESS))
-        return (u32)who != 0;
+        return (u32)who != 0 && !is_outside(who);
     return targets.lookup(&tgid) != 0;
 }
 
@@ -241,7 +241,7 @@ static __always_inline void add_iocbs(u64 who, u64 entries, u64 table, u32 word)
 
 RAW_TRACEPOINT_PROBE(sys_enter)
 {
-    u64 who = bpf_get_current_pid_tgid(), registers = ctx->args[0];
+    u64 who = current_pid_tgid(), registers = ctx->args[0];
     struct open_call call = {};
     u32 number = (u32)ctx->args[1], slot, *kind;
 
@@ -276,7 +276,7 @@ RAW_TRACEPOINT_PROBE(sys_enter)
 
 RAW_TRACEPOINT_PROBE(sys_exit)
 {
-    u64 who = bpf_get_current_pid_tgid(), ns;
+    u64 who = current_pid_tgid(), ns;
     s64 result = (s64)ctx->args[1];
     struct open_call *open_call, call;
     struct call_key key = {};
@@ -319,7 +319,7 @@ RAW_TRACEPOINT_PROBE(sys_exit)
 
 RAW_TRACEPOINT_PROBE(sched_process_exit)
 {
-    u64 who = bpf_get_current_pid_tgid();
+    u64 who = current_pid_tgid();
     struct thread_name name = {};
 
     if (!window_is_open() || !is_traced(who))
@@ -341,7 +341,7 @@ static __always_inline u32 kind_of_uring_operation(u32 operation)
 /* A prepared request of io_uring. The requested bytes are counted for the thread that submits it. */
 RAW_TRACEPOINT_IF(HAVE_URING, io_uring_submit_req)
 {
-    u64 who = bpf_get_current_pid_tgid(), request = ctx->args[0], bytes;
+    u64 who = current_pid_tgid(), request = ctx->args[0], bytes;
     u32 operation, kind;
 
     if (!window_is_open() || !is_traced(who))

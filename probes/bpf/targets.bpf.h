@@ -37,7 +37,7 @@ static __always_inline struct target *target_of(u32 tgid)
     target = targets.lookup(&tgid);
     if (LOAD_TIME(TARGET_ALL) && !target) {
         own_pid = shared_at(SHARED_OWN_PID);
-        if (own_pid && tgid != (u32)*own_pid)
+        if (own_pid && tgid != (u32)*own_pid && !is_outside(tgid))
             target = targets.lookup(&everyone);
     }
     return target;
@@ -75,7 +75,7 @@ BPF_HASH(new_processes, u32, u32, ENTRIES_IF(GROWS, 8192));
 TYPED_TRACEPOINT_IF(GROWS, sched_process_fork)
 {
     u64 who = pid_tgid_of(ctx->args[ARG_sched_process_fork_child]);
-    u32 parent = bpf_get_current_pid_tgid() >> 32, child = who >> 32;
+    u32 parent = current_pid_tgid() >> 32, child = who >> 32;
     s64 *only = shared_at(SHARED_ONLY_TARGET);
     struct target *target, copy;
 
@@ -99,7 +99,7 @@ TYPED_TRACEPOINT_IF(GROWS, sched_process_fork)
 TYPED_TRACEPOINT_IF(GROWS, sched_process_exec)
 {
     u64 task = CURRENT_TASK;
-    u32 tgid = bpf_get_current_pid_tgid() >> 32;
+    u32 tgid = current_pid_tgid() >> 32;
     struct target *target = targets.lookup(&tgid);
     u32 no_parent = 0;
     char own_name[COMM_BYTES] = {}, parent_name[COMM_BYTES] = {};
@@ -124,7 +124,7 @@ TYPED_TRACEPOINT_IF(GROWS, sched_process_exec)
 /* The id of an exited process may be reused. */
 TYPED_TRACEPOINT_IF(GROWS, sched_process_exit)
 {
-    u32 tgid = bpf_get_current_pid_tgid() >> 32;
+    u32 tgid = current_pid_tgid() >> 32;
 
     if (targets.lookup(&tgid) &&
         !FIELD_U32(FIELD_U64(CURRENT_TASK, OFFSET_task_struct_signal), OFFSET_signal_struct_live))

@@ -12,7 +12,7 @@ static __always_inline void note_wake(struct cpu_state *cpu, u32 number, u64 tas
 
     if (!ends_idle && !is_counted)
         return;
-    pid_tgid = bpf_get_current_pid_tgid();
+    pid_tgid = current_pid_tgid();
     context = idle_waker_context(cpu, &irq, cpu->vector || (!cpu->timer_active && !cpu->hardirq && in_interrupt()));
     if (LOAD_TIME(STACKS) && is_counted) {
         if (newborn)

@@ -179,7 +179,7 @@ CELLS: tuple[Cell, ...] = (
     Cell(name="trixie", why="Debian 13 on the host's kernel", root="trixie", kernel=None, steps=HERE_STEPS, quick=True),
     Cell(
         name="container",
-        why="Debian 13 in a container's namespaces: impossible commands are refused",
+        why="Debian 13 in a container's namespaces, with process ids of its own",
         root="trixie",
         kernel=None,
         steps=("contained", "functions"),

@@ -22,6 +22,7 @@ from powerprof.tracing.bpf import carried, features, objects
 from powerprof.tracing.bpf.btf import Btf
 from powerprof.tracing.bpf.definitions import build_path_definitions
 from powerprof.tracing.bpf.kernel_memory import KERNEL_DEFINITIONS
+from powerprof.tracing.bpf.task_definitions import build_task_definitions
 from powerprof.tracing.postgresql_places import POSTGRESQL_LAYOUT
 
 Definitions = dict[str, int | str]
@@ -74,7 +75,7 @@ def kernel(btf: PaperBtf) -> Iterator[Definitions]:
 
 def oncpu(btf: PaperBtf) -> Iterator[Definitions]:
     """oncpu.bpf.c: samples and page faults."""
-    yield build_path_definitions()
+    yield build_path_definitions() | build_task_definitions(btf)
 
 
 def offcpu(btf: PaperBtf) -> Iterator[Definitions]:

@@ -43,15 +43,6 @@ def build_argument_definitions(btf: Btf, tracepoint: str, usual: Sequence[str]) 
     return {f"ARG_{tracepoint}_{name}": order.index(name) for name in usual}
 
 
-def build_task_definitions(btf: Btf) -> dict[str, int]:
-    """Return the places of a thread's and its process's number, and whether one read gets both.
-
-    They are adjacent in all kernels without shuffled structs.
-    """
-    pid, tgid = (btf.field_offset("task_struct", name) for name in ("pid", "tgid"))
-    return {"OFFSET_task_struct_pid": pid, "OFFSET_task_struct_tgid": tgid, "ARE_IDS_ADJACENT": int(tgid == pid + 4)}
-
-
 def build_switch_definitions(btf: Btf) -> dict[str, int]:
     """Return the places of sched_switch's arguments, and of a thread's state. Since 5.18 the state is an argument."""
     usual, state = ("preempt", "prev", "next"), "prev_state"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers, made of namespaces: powerprof inside of one, and one of them as what it looks at."""
+"""Containers, made of namespaces, as targets of powerprof."""
 
 from __future__ import annotations
 
@@ -15,52 +15,14 @@ from typing import Any
 import psutil
 import pytest
 
-from powerprof.system.pid_namespaces import is_in_pid_namespace
 from tests.conftest import REPOSITORY
 from tests.programs.balance import check_balance
 from tests.programs.ground_truth import build
 
 pytestmark = pytest.mark.usefixtures("root_bpf")
-# Process 1 becomes powerprof, process 2 is there to be looked at.
-_APART = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 _CONTAINED = ("unshare", "--mount", "--pid", "--uts", "--ipc", "--cgroup", "--fork", "--kill-child")
 # Version 2 alone, beside version 1, and version 1.
 _CGROUPS = [Path("/sys/fs/cgroup") / name for name in ("", "unified", "systemd")]
-INSIDE = [*_APART, "sh", "-c", 'sleep 60 & exec "$@"', "sh"]
-
-
-def inside(*words: str) -> subprocess.CompletedProcess[str]:
-    argv = [*INSIDE, sys.executable, "-m", "powerprof", *words]
-    return subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
-
-
-def test_this_host_s_own_numbers_are_the_kernel_s() -> None:
-    assert not is_in_pid_namespace()
-
-
-@pytest.mark.parametrize("words", [["attribute", "--system"], ["profile", "--pid", "2"]], ids=" ".join)
-def test_attribution_is_refused_where_the_kernel_numbers_processes_otherwise(words: list[str]) -> None:
-    refused = inside(*words, "--duration", "1", "--no-save")
-    assert refused.returncode == 3
-    assert refused.stderr.splitlines() == [
-        "error: process ids in this pid namespace differ from the ids in the kernel's tracepoints",
-        "hint: run powerprof on the host (--cgroup takes a container), or with its namespace: docker run --pid=host",
-    ]
-
-
-@pytest.mark.nightly
-def test_an_idle_run_goes_on_without_causes_and_says_why(tmp_path: Path) -> None:
-    done = inside("idle", "--clients", "0", "--duration", "0.5", "--repeat", "2", "-o", str(tmp_path / "page.md"))
-    assert done.returncode == 0, done.stderr
-    assert "causes unknown: process ids in this pid namespace differ from the ids in the kernel" in " ".join(
-        done.stdout.split()
-    )
-
-
-def test_doctor_says_what_is_left_in_there() -> None:
-    told = " ".join(inside("doctor").stdout.split())
-    assert "tracing limited functions only: process ids in this pid namespace differ from the ids in the kernel" in told
-    assert "docker run --pid=host" in told
 
 
 # A container as its runtime makes it, but for the image: another root, in which the program has a path of its own, and

@@ -45,7 +45,7 @@ _OTHERS = {
     "energy/replay.py": _TURBOSTAT,
     "host/program_probes.py": {"--quiet", "--num", "--interval"},
     "host/": {"--cap-add", "--pid", "--privileged"},
-    "system/pid_namespaces.py": {"--pid"},
+    "system/pid_namespaces.py": {"--pid", "--fork", "--mount-proc"},
     "cli/synonyms.py": None,
     "live/webconfig.py": {"--web"},
     "report/comparison_words.py": {"--pairs"},  # of `compare`, printed by `report` too

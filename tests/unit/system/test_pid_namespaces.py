@@ -11,6 +11,7 @@ import pytest
 
 from powerprof.system import pid_namespaces
 from powerprof.system.errors import CapabilityError
+from powerprof.system.paths import procfs
 from tests.conftest import Tree
 
 
@@ -29,8 +30,18 @@ def test_a_pid_namespace_has_its_own_number(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "stat", stat)
         assert pid_namespaces.is_in_pid_namespace() is is_inside
-        with pytest.raises(CapabilityError, match="process ids in this pid namespace") if is_inside else nullcontext():
-            pid_namespaces.check_process_ids()
+        assert pid_namespaces.nested_pid_namespace() == (number if is_inside else None)
+
+
+@pytest.mark.parametrize(("shown", "refusal"), [(os.getpid(), None), (os.getpid() + 1, "another pid namespace")])
+def test_proc_of_another_pid_namespace_is_refused(
+    fake_tree: Tree, monkeypatch: pytest.MonkeyPatch, shown: int, refusal: str | None
+) -> None:
+    fake_tree({f"proc/{shown}/stat": ""})
+    (procfs() / "self").symlink_to(str(shown))
+    monkeypatch.setattr(pid_namespaces, "nested_pid_namespace", lambda: 0xEFFFFFFD)
+    with pytest.raises(CapabilityError, match=refusal) if refusal else nullcontext():
+        pid_namespaces.check_process_ids()
 
 
 def add_container_thread(procfs: Path, tid: int, status: str) -> None:
