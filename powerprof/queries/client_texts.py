@@ -76,7 +76,7 @@ def choose_texts(
     chosen = [
         StatementSample(number, statement, texts[make_key(statement.text)])
         for number, statement in enumerate(statements)
-        if make_key(statement.text) in texts and not statement.began_before
+        if make_key(statement.text) in texts
     ]
     return chosen[:most]
 
@@ -100,7 +100,7 @@ def explain_left_out(
     taken = {sample.number for sample in chosen}
     reasons: LeftOutStatements = {}
     for number, statement in enumerate(statements):
-        if number not in taken and not statement.began_before:
+        if number not in taken:
             reason = _explain(statement.text, raw.get(make_key(statement.text)))
             if reason is not None:
                 reasons.setdefault(reason, []).append(statement)

@@ -181,7 +181,7 @@ def compare_queries(a: Queries, b: Queries, started_at: str) -> QueriesCompariso
 
 
 def _by_name(record: Queries) -> dict[tuple[NormalText, str | None], Statement]:
-    return {(one.text, one.schema_name): one for one in record.statements if not one.began_before}
+    return {(one.text, one.schema_name): one for one in record.statements}
 
 
 def _side(record: Queries) -> QueriesSide:
@@ -257,7 +257,7 @@ def _error(statement: Statement) -> float | None:
     """Return the relative standard error of CPU time per call, or of a sampled share."""
     if statement.low_percent is not None and statement.high_percent is not None and statement.c0_percent:
         return (statement.high_percent - statement.low_percent) / (2 * 1.96) / statement.c0_percent
-    calls = (statement.calls_count or 0) - statement.unfinished_count
+    calls = (statement.calls_count or 0) - statement.unfinished_count - statement.began_before_count
     if calls < _FEWEST_CALLS or statement.c0_ms_deviation is None or not statement.c0_ms_per_call:
         return None
     return statement.c0_ms_deviation / statement.c0_ms_per_call / math.sqrt(calls)
@@ -277,7 +277,7 @@ def _notes(a: Queries, b: Queries, scatter: _Scatter | None, in_both: int) -> li
 
 
 def _counted(*records: Queries) -> Iterable[Statement]:
-    return (one for record in records if record.method == "probes" for one in record.statements if not one.began_before)
+    return (one for record in records if record.method == "probes" for one in record.statements)
 
 
 def select_changes(record: QueriesComparison, what: Verdict) -> Sequence[StatementChange]:

@@ -26,12 +26,19 @@ from powerprof.tracing.bpf.shared_numbers import (
     COM_STMT_PREPARE,
     FASTPATH,
     SQUARED_NS_LOG,
+    OpenStatement,
     StatementWait,
 )
-from powerprof.tracing.captures import NO_WAITS, RecordedText, StatementTrace, ThreadUse, latency_class_range_ns
+from powerprof.tracing.captures import (
+    NO_WAITS,
+    RecordedText,
+    StatementTrace,
+    StatementUse,
+    ThreadUse,
+    latency_class_range_ns,
+)
 
 UNKNOWN_PREPARED = label_text("(prepared before the window, or its number not seen: text unknown)")
-BEGAN_BEFORE = "(began before the window)"
 # One thread per connection, or threads of a pool (MariaDB, MySQL).
 _CONNECTIONS = ("thread/sql/one_connection", "thread/threadpool/worker_thread", "thread/thread_pool/tp_")
 # include/my_command.h. Other commands are named by their number.
@@ -67,20 +74,42 @@ _AUTOVACUUM = b"autovacuum: "  # autovac_report_activity
 
 
 class StatementSum(msgspec.Struct):
-    """The sum of all identities and threads of one statement."""
+    """The sum of all identities and threads of one statement.
+
+    The costs of a call are those of `whole` calls, which began and ended in the window. `began_before` and `unfinished`
+    are numbers of calls; a call that is longer than the window is both.
+    """
 
     text: NormalText = NO_TEXT
     calls: int = 0
+    whole_calls: int = 0
+    began_before: int = 0
     unfinished: int = 0
     cpu_ns: int = 0
+    whole_cpu_ns: int = 0
     wakeups: int = 0
+    whole_wakeups: int = 0
     faults: int = 0
-    before: bool = False
     several: bool = False
     latencies: dict[int, float] = msgspec.field(default_factory=lambda: defaultdict(float))
     askers: dict[Account | None, list[int]] = msgspec.field(default_factory=lambda: defaultdict(lambda: [0, 0]))
     squares: int = 0
     waits_ns: list[int] = msgspec.field(default_factory=lambda: [0] * len(NO_WAITS))
+
+    def add_use(self, use: StatementUse) -> None:
+        """Add the resources that a thread used for this statement."""
+        self.calls += use.calls
+        self.began_before += use.calls if use.began_before else 0
+        self.unfinished += use.open_count
+        self.cpu_ns += use.cpu_ns
+        self.wakeups += use.wakeups
+        self.faults += use.faults
+        if not use.began_before and not use.open_count:
+            self.whole_calls += use.calls
+            self.whole_cpu_ns += use.cpu_ns
+            self.whole_wakeups += use.wakeups
+            self.squares += use.squares
+            self.waits_ns = [was + now for was, now in zip(self.waits_ns, use.waits_ns, strict=True)]
 
     def add_asker(self, account: Account | None, cpu_ns: int, calls: int) -> None:
         """Add CPU time and calls of a client of this account."""
@@ -104,40 +133,39 @@ def join_trace(trace: StatementTrace, known: ServerReport) -> Parts:
     sums: dict[tuple[str, str | None], StatementSum] = {}
     name_of = StatementNames(trace.texts, trace.family, ((use.id, use.tid) for use in trace.uses), known).name
     in_statements: dict[int, int] = defaultdict(int)
-    calls_of: dict[int, int] = defaultdict(int)
-    for use in trace.uses:
-        calls_of[use.id] += use.calls
+    whole_calls: dict[int, int] = defaultdict(int)
+    uses = [use for use in trace.uses if not _is_background(use, trace.family, known)]
+    for use in uses:
+        whole_calls[use.id] += 0 if use.began_before or use.open_count else use.calls
     several = {text.id for text in trace.texts if text.may_be_several}
-    for use in trace.uses:
-        text, schema = name_of(use.id, use.tid)
+
+    def add_use(use: StatementUse, text: NormalText, schema: str | None) -> StatementSum:
         total = sums.setdefault((make_key(text, trace.family), schema), StatementSum(text))
-        total.several |= use.id in several
-        total.calls += use.calls
-        total.unfinished += use.open_count
-        total.cpu_ns += use.cpu_ns
-        total.wakeups += use.wakeups
-        total.faults += use.faults
-        total.squares += use.squares
+        total.add_use(use)
         total.add_asker(known.accounts.get(use.tid), use.cpu_ns, use.calls)
-        total.waits_ns = [was + now for was, now in zip(total.waits_ns, use.waits_ns, strict=True)]
         in_statements[use.tid] += use.cpu_ns
+        return total
+
+    for use in uses:
+        text, schema = name_of(use.id, use.tid)
+        if use.began_before and use.id <= _MAX_COMMAND and (running := known.running.get(use.tid)):
+            text, schema = _name_running(running, trace.family), known.schemas.get(use.tid)
+        total = add_use(use, text, schema)
+        total.several |= use.id in several
+        if use.began_before or use.open_count:
+            continue
         # Latency classes belong to an identity. Each thread gets its part by number of calls.
         for bucket, count in trace.latencies.get(use.id, {}).items():
-            total.latencies[bucket] += count * use.calls / calls_of[use.id]
-    connections = [thread for thread in trace.threads if _is_connection(thread, known)]
+            total.latencies[bucket] += count * use.calls / max(whole_calls[use.id], 1)
+    connections = [thread for thread in trace.threads if _is_connection(thread, trace.family, known)]
     for thread in connections:
-        if (running := known.running.get(thread.tid)) is not None:
-            used = thread.before_ns if thread.statements else thread.cpu_ns
-            text = label_text(f"{BEGAN_BEFORE} ", normalise(running, trace.family, is_whole=len(running) < MOST_TEXT))
-            total = sums.setdefault(
-                (make_key(text, trace.family), known.schemas.get(thread.tid)), StatementSum(text, before=True)
+        # The kernel met it at no switch and no packet, so that only the server's report has its text.
+        if thread.open is OpenStatement.UNKNOWN and not thread.statements and thread.tid in known.running:
+            calls = int(not _is_helper(thread, known))
+            use = StatementUse(
+                0, thread.tid, calls, thread.cpu_ns, 0, thread.wakeups, 0, open_count=calls, began_before=True
             )
-            if not _is_helper(thread, known):
-                total.calls += 1
-                total.unfinished += not thread.statements
-            total.cpu_ns += used
-            total.add_asker(known.accounts.get(thread.tid), used, 1)
-            in_statements[thread.tid] += used
+            add_use(use, _name_running(known.running[thread.tid], trace.family), known.schemas.get(thread.tid))
     between_ns = sum(thread.cpu_ns - in_statements[thread.tid] for thread in connections)
     statements = [_build_statement(item, name, schema, trace) for (name, schema), item in sums.items()]
     return Parts(
@@ -272,10 +300,24 @@ def is_connection_name(name: str) -> bool:
     return name.startswith(_CONNECTIONS)
 
 
-def _is_connection(thread: ThreadUse, known: ServerReport) -> bool:
+def _name_running(text: str, family: Family) -> NormalText:
+    return normalise(text, family, is_whole=len(text) < MOST_TEXT)
+
+
+def _is_background(use: StatementUse, family: Family, known: ServerReport) -> bool:
+    """Return whether a statement that began before the window is not a client's.
+
+    Background threads of MariaDB and MySQL execute statements too, such as those of a replica.
+    """
+    name = known.threads.get(use.tid)
+    return use.began_before and family != "postgresql" and name is not None and not is_connection_name(name)
+
+
+def _is_connection(thread: ThreadUse, family: Family, known: ServerReport) -> bool:
     name = known.threads.get(thread.tid, "")
     return (
         bool(thread.statements)
+        or (thread.open is OpenStatement.FOUND and (family == "postgresql" or not name))
         or thread.tid in known.running
         or is_connection_name(name)
         or parse_database(name) is not None
@@ -290,7 +332,7 @@ def _is_helper(thread: ThreadUse, known: ServerReport) -> bool:
 def _join_background(trace: StatementTrace, known: ServerReport) -> list[Background]:
     groups: dict[str, list[ThreadUse]] = defaultdict(list)
     for thread in trace.threads:
-        if not _is_connection(thread, known):
+        if not _is_connection(thread, trace.family, known):
             groups[known.threads.get(thread.tid, thread.comm)].append(thread)
     rows = [
         Background(
@@ -310,7 +352,7 @@ def make_row_id(name: str, schema: str | None) -> str:
 
 
 def _build_statement(total: StatementSum, name: str, schema: str | None, trace: StatementTrace) -> Statement:
-    calls, window_s = total.calls or 1, trace.window_s
+    window_s, whole = trace.window_s, total.whole_calls
     return Statement(
         text=total.text,
         id=make_row_id(name, schema),
@@ -318,27 +360,27 @@ def _build_statement(total: StatementSum, name: str, schema: str | None, trace: 
         calls_count=total.calls,
         calls_hz=total.calls / window_s if window_s > 0 else None,
         unfinished_count=total.unfinished,
-        began_before=total.before,
+        began_before_count=total.began_before,
         may_be_several=total.several,
         c0_s=total.cpu_ns / 1e9,
-        c0_ms_per_call=total.cpu_ns / 1e6 / calls,
-        wakeups_count=None if total.before else total.wakeups,
-        wakeups_per_call=None if total.before else total.wakeups / calls,
-        page_faults_count=None if total.before else total.faults,
+        c0_ms_per_call=total.whole_cpu_ns / 1e6 / whole if whole else None,
+        wakeups_count=total.wakeups,
+        wakeups_per_call=total.whole_wakeups / whole if whole else None,
+        page_faults_count=total.faults,
         c0_ms_deviation=_estimate_deviation(total),
         latency_ms=estimate_latency(total.latencies),
         askers=rank_askers({account: (cpu_ns / 1e9, count) for account, (cpu_ns, count) in total.askers.items()}),
-        waits_ms=None if total.before else _average_waits(total.waits_ns, calls, trace),
+        waits_ms=_average_waits(total.waits_ns, whole, trace) if whole else None,
     )
 
 
 def _estimate_deviation(total: StatementSum) -> float | None:
-    """Return the standard deviation of a call's CPU time in ms; None for fewer than two finished calls."""
-    ended = total.calls - total.unfinished
-    if ended < 2 or not total.squares:
+    """Return the standard deviation of a call's CPU time in ms; None for fewer than two whole calls."""
+    whole = total.whole_calls
+    if whole < 2 or not total.squares:
         return None
-    mean, square = total.cpu_ns / 1e6 / total.calls, total.squares * (2**SQUARED_NS_LOG / 1e6) ** 2 / ended
-    return math.sqrt(max(square - mean * mean, 0.0) * ended / (ended - 1))
+    mean, square = total.whole_cpu_ns / 1e6 / whole, total.squares * (2**SQUARED_NS_LOG / 1e6) ** 2 / whole
+    return math.sqrt(max(square - mean * mean, 0.0) * whole / (whole - 1))
 
 
 def _average_waits(sums_ns: Sequence[int], calls: int, trace: StatementTrace) -> Waits:

@@ -145,7 +145,7 @@ def add_row_counts(statements: Sequence[Statement], digests: Digests) -> list[St
         is_whole = statement.schema_name is None and rows[key] == 1
         shares = list(by_schema.values()) if is_whole else [by_schema.get(statement.schema_name, [])]
         named = dict(zip(DIGEST_COUNTERS, map(sum, zip_longest(*shares, fillvalue=0)), strict=False))
-        if named.get("calls") and not statement.began_before:
+        if named.get("calls"):
             means = {field: named[name] / named["calls"] for name, field in _MEAN_FIELDS.items()}
             with_counts.append(msgspec.structs.replace(statement, errors_count=named["errors"], **means))
         else:
@@ -164,7 +164,7 @@ def add_statistics(statements: Sequence[Statement], statistics: Statistics) -> l
     with_counts = []
     for statement in statements:
         found = by_key.get((statement.schema_name, make_key(statement.text, "postgresql")), [])
-        if not found or statement.began_before:
+        if not found:
             with_counts.append(statement)
             continue
         numbers = {counts.query_id for counts in found}

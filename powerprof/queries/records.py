@@ -100,8 +100,9 @@ class Statement(Share, frozen=True, kw_only=True):
     Attributes:
         id: equal in every run.
         query_id: PostgreSQL's number, as text.
-        calls_count: began in the window, or with `began_before` ran at its start.
-        unfinished_count: had not ended.
+        calls_count: ran in the window.
+        unfinished_count: of them, had not ended.
+        began_before_count: of them, ran at its start. Costs per call and latency are those of the other, ended calls.
         may_be_several: texts that differ behind the read part share this row.
         c0_ms_deviation: standard deviation of a call's CPU time.
         low_percent, high_percent: interval of a sampled share.
@@ -116,7 +117,7 @@ class Statement(Share, frozen=True, kw_only=True):
     calls_count: int | None = None
     calls_hz: float | None = None
     unfinished_count: int = 0
-    began_before: bool = False
+    began_before_count: int = 0
     may_be_several: bool = False
     c0_ms_per_call: float | None = None
     c0_ms_deviation: float | None = None

@@ -45,7 +45,7 @@ def add_stacks(
     most = dict(sorted(counters.items(), key=lambda pair: -pair[1].total())[:_MAX_STATEMENTS])
     with_paths = [
         msgspec.structs.replace(statement, stacks=_keep_largest(most[name]))
-        if (name := (make_key(statement.text, family), statement.schema_name)) in most and not statement.began_before
+        if (name := (make_key(statement.text, family), statement.schema_name)) in most
         else statement
         for statement in statements
     ]

@@ -15,7 +15,7 @@ from powerprof.model.records import Note, Notes
 from powerprof.stacks.image import ProcessImage
 from powerprof.statistics.counts import proportion
 from powerprof.tracing.bpf.probe_cost import ProbeCost
-from powerprof.tracing.bpf.shared_numbers import WAITS
+from powerprof.tracing.bpf.shared_numbers import WAITS, OpenStatement
 
 Array = npt.NDArray[Any]
 Counter = Literal["cpuidle", "perf"]
@@ -292,7 +292,8 @@ class StatementUse(msgspec.Struct, frozen=True):
 
     `open_count`: calls that had not ended, among `calls`. `waits_ns`: by `StatementWait`; with `cpu_ns` they sum to
     `wall_ns`, except CPU time after the last packet and time stolen from the running thread. `squares`: the sum of the
-    squared CPU times of ended calls, in units of 2^`SQUARED_NS_LOG` ns.
+    squared CPU times of ended calls, in units of 2^`SQUARED_NS_LOG` ns. `began_before`: the part within the window of
+    calls that began before it, which are in separate records.
     """
 
     id: int
@@ -305,6 +306,7 @@ class StatementUse(msgspec.Struct, frozen=True):
     open_count: int = 0
     waits_ns: tuple[int, ...] = NO_WAITS
     squares: int = 0
+    began_before: bool = False
 
 
 class RecordedText(msgspec.Struct, frozen=True):
@@ -338,6 +340,7 @@ class ThreadUse(msgspec.Struct, frozen=True):
     """One thread of the server, or with number 0 `count` ended threads.
 
     `before_ns`: CPU time before its first statement of the window. `is_helper`: it worked for statements of others.
+    `open`: whether it executed a statement when the window began.
     """
 
     tid: int
@@ -348,6 +351,7 @@ class ThreadUse(msgspec.Struct, frozen=True):
     before_ns: int
     count: int = 1
     is_helper: bool = False
+    open: OpenStatement = OpenStatement.UNKNOWN
 
 
 class TraceCost(msgspec.Struct, frozen=True):

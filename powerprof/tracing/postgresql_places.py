@@ -15,9 +15,13 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
+from msgspec.structs import replace
+
+from powerprof.measure.procfs import list_children
 from powerprof.stacks.effects import LONGEST_BYTES, branch_target, decode_instructions
 from powerprof.stacks.elf import Elf
 from powerprof.stacks.image import Mapping, ProcessImage
+from powerprof.stacks.registers import X86_64
 from powerprof.stacks.symtab import SymbolTable, read_symbols
 from powerprof.system.errors import CapabilityError
 from powerprof.system.reader_process import Unreadable, shared
@@ -31,6 +35,10 @@ POSTGRESQL_LAYOUT = 2
 _REPORT = "pgstat_report_activity"
 _FETCH, _AT_FETCH = "PortalRunFetch", "uprobe__fetch"
 _TEXT, _CLIENT = "debug_query_string", "MyProcPort"
+_ENTRY, _LIMIT = "MyBEEntry", "pgstat_track_activity_query_size"
+_ACTIVITY_FROM_12 = 248
+_MOST_REPORT_BYTES, _MOST_CHECKED, _MOST_LIMIT = 4096, 8, 1 << 20
+RUNNING = (2, 3)  # STATE_RUNNING of BackendState, and since PostgreSQL 18
 _WAITS_FOR = "my_wait_event_info"  # since PostgreSQL 14
 _LONGEST_TEXT = 1023
 _MOST_STEPS = 400
@@ -91,18 +99,83 @@ def _find_dispatch(elf: Elf, mapping: Mapping) -> Dispatch:
 def find_text(image: ProcessImage) -> TextPlace:
     """Return the place of statement texts. Raises CapabilityError if the program does not show it."""
     with open_program(image, _REMEDY) as (elf, mapping):
-        return _find_text(elf, mapping)
+        return _find_text(elf, mapping, image.pid)
 
 
-def _find_text(elf: Elf, mapping: Mapping) -> TextPlace:
-    text, client = (find_variable_address(elf, name) for name in (_TEXT, _CLIENT))
+def _find_text(elf: Elf, mapping: Mapping, pid: int) -> TextPlace:
+    text, client, entry, limit = (find_variable_address(elf, name) for name in (_TEXT, _CLIENT, _ENTRY, _LIMIT))
     if text is None:
         raise CapabilityError(
             f"{mapping.module} has no symbol of {_TEXT}, where statements are",
             "a build that exports its variables, as PostgreSQL's own makefiles do",
         )
     at_client = 0 if client is None else mapping.in_memory(client)
-    return TextPlace(mapping.in_memory(text), at_client, version=find_version(elf))
+    version = find_version(elf)
+    place = TextPlace(mapping.in_memory(text), at_client, version=version)
+    activity = find_activity_offset(elf)
+    if entry is None or limit is None or activity is None:
+        return place
+    at_entry = mapping.in_memory(entry)
+    size = _check_activity(pid, at_entry, activity, mapping.in_memory(limit))
+    if not size:
+        return place
+    running = RUNNING[major_of(version) >= 18]
+    return replace(place, entry=at_entry, activity=activity, limit=size, running=running)
+
+
+def major_of(version: str | None) -> int:
+    """Return the first number of a version; 0 if it is unknown."""
+    number = re.match(r"\d+", version or "")
+    return int(number[0]) if number else 0
+
+
+def find_activity_offset(elf: Elf) -> int | None:
+    """Return the offset of a process's last text in its row of pg_stat_activity; None if the program hides it.
+
+    It is st_activity_raw of PgBackendStatus: pgstat_report_activity ends that text with a zero byte. The fields before
+    it have been the same since PostgreSQL 12, and other machines have the same sizes.
+    """
+    if elf.machine is not X86_64:
+        return _ACTIVITY_FROM_12
+    starts = read_symbols(elf).ranges_of([_REPORT])
+    start, end = min(starts, default=(0, 0))
+    offset = find_file_offset(elf, start)
+    if offset is None:
+        return None
+    code = elf.read(offset, min(end - start, _MOST_REPORT_BYTES, elf.size - offset))
+    base, at = "", 0
+    for _, _, words, operands in decode_instructions(code, start, len(code)):
+        moved = operands if words[-1] == "mov" else ""
+        stored = re.fullmatch(r"byte ptr \[(\w+)(?: \+ \w+)?\], 0", moved)
+        if stored is not None and stored[1] == base:
+            return at
+        loaded = re.fullmatch(r"(\w+), qword ptr \[r\w+ \+ (0x[0-9a-f]+|\d+)\]", moved)
+        base, at = (loaded[1], int(loaded[2], 0)) if loaded is not None else ("", 0)
+    return None
+
+
+def _check_activity(pid: int, entry: int, activity: int, limit: int) -> int:
+    """Return the bytes of each text in pg_stat_activity; 0 if the texts of the server's processes are elsewhere.
+
+    The texts of all processes follow each other, and end with a zero byte.
+    """
+    try:
+        size = int.from_bytes(shared().memory(pid, [(limit, 4)])[0], "little")
+        places = set()
+        for child in list_children(pid)[:_MOST_CHECKED]:
+            row = _read_pointer(child, entry)
+            if row and (text := _read_pointer(child, row + activity)):
+                places.add(text)
+                if not 1 < size <= _MOST_LIMIT or shared().memory(child, [(text + size - 1, 1)])[0] != b"\0":
+                    return 0
+    except Unreadable:
+        return 0
+    first = min(places, default=0)
+    return size if places and all((place - first) % size == 0 for place in places) else 0
+
+
+def _read_pointer(pid: int, address: int) -> int:
+    return int.from_bytes(shared().memory(pid, [(address, 8)])[0], "little")
 
 
 _VERSION = re.compile(rb"PostgreSQL (\d{1,3}[.a-z0-9]{1,10})[^\0]{0,100} on [^\0]+, compiled by ")

@@ -76,15 +76,20 @@ class TextPlace(msgspec.Struct, frozen=True):
     text: int
     client: int
     mode: int = 0
+    entry: int = 0
+    activity: int = 0
+    limit: int = 0
+    running: int = 0
     version: str | None = None
 
 
-_PLACE = struct.Struct("<3Q")
+_PLACE = struct.Struct("<7Q")
 
 
 def pack_text_place(place: TextPlace) -> bytes:
     """Return struct place."""
-    return _PLACE.pack(place.text % (1 << 64), place.client % (1 << 64), place.mode)
+    signed = place.text % (1 << 64), place.client % (1 << 64)
+    return _PLACE.pack(*signed, place.mode, place.entry, place.activity, place.limit, place.running)
 
 
 def find_probe_offsets(elf: Elf, functions: Table[str, int | None]) -> dict[str, int]:

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from powerprof.tracing.bpf.shared_numbers import (
+    BEGAN_BEFORE,
     COM_PART,
     COM_STMT_EXECUTE,
     COM_STMT_PREPARE,
@@ -17,6 +19,7 @@ from powerprof.tracing.bpf.shared_numbers import (
     PIECES_PER_CALL,
     PREPARING,
     SQUARED_NS_LOG,
+    OpenStatement,
     StatementWait,
 )
 from powerprof.tracing.captures import RecordedText, StatementUse, ThreadUse, find_latency_class
@@ -25,7 +28,7 @@ Entries = Iterable[tuple[bytes, bytes]]
 
 TEXT_BYTES = 1024
 MOST_TEXT_BYTES = MAX_HASH_CALLS * PIECES_PER_CALL * (TEXT_BYTES - 1)  # long_texts.bpf.h hashes and keeps so many
-_THREAD = struct.Struct("<12Q72s5QI4x160x5I8xI4B2xB")  # without `own` and its count, and what it prepares
+_THREAD = struct.Struct("<12Q72s5QI4x64xQ96x5I8xI4B2x3B")  # without `own` and its count, and what it prepares
 _PAST = struct.Struct("<5Q")
 _HELPERS = 2  # of `exited_totals`
 _TEXT = struct.Struct("<4I2Q")
@@ -57,6 +60,7 @@ class ThreadCounters(NamedTuple):
     ended_delay: int
     wait_ns: int
     wait_kind: int
+    before_id: int
     wakeups: int
     began_wakeups: int
     ended_wakeups: int
@@ -68,6 +72,8 @@ class ThreadCounters(NamedTuple):
     is_known: int
     is_done: int
     is_helper: int
+    open: int
+    began_before: int
 
     def ran_until(self, at_ns: int) -> int:
         """Return the CPU time at a moment: until the last switch, plus the time since the thread was switched in."""
@@ -88,9 +94,12 @@ class ThreadCounters(NamedTuple):
 
 
 class StatementSums(msgspec.Struct, frozen=True):
-    """The sums of statements by (identity, thread), their texts, and identity → class of time → calls."""
+    """The sums of statements, their texts, and identity → class of time → calls.
 
-    uses: dict[tuple[int, int], StatementUse]
+    The sums are by identity, thread, whether the calls began before the window, and whether they were open at its end.
+    """
+
+    uses: dict[tuple[int, int, bool, bool], StatementUse]
     texts: dict[int, RecordedText]
     latencies: dict[int, dict[int, int]]
 
@@ -101,8 +110,10 @@ def read_sums(totals: Entries, texts: Entries, latencies: Entries, pieces: Entri
     for key, value in totals:
         calls, wakeups, faults, wall, cpu, waits, squares = _TOTAL.unpack(value)
         id, tid = _PAIR.unpack(key)
-        uses[id, tid] = StatementUse(
-            id, tid, calls, cpu, wall, wakeups, faults, 0, struct.unpack(_WAITS_FORMAT, waits), squares
+        began_before, tid = bool(tid & BEGAN_BEFORE), tid % BEGAN_BEFORE
+        waits_ns = struct.unpack(_WAITS_FORMAT, waits)
+        uses[id, tid, began_before, False] = StatementUse(
+            id, tid, calls, cpu, wall, wakeups, faults, 0, waits_ns, squares, began_before
         )
     classes: dict[int, dict[int, int]] = {}
     for key, value in latencies:
@@ -142,12 +153,38 @@ def compute_thread_use(tid: int, comm: str, thread: ThreadCounters, base_ns: int
 
     `base_ns`: its CPU time at the beginning, if it was there.
     """
-    begin = thread.first_ns
-    if thread.first_seen_running and base_ns is not None:
-        begin = min(base_ns, begin)
+    begin = _find_begin(thread, base_ns, ended_at)
     used = thread.past_ns + max(thread.ran_until(ended_at) - begin, 0)
     before = max(thread.before_ns - begin, 0) if thread.statements else 0
-    return ThreadUse(tid, comm, used, thread.wakeups, thread.statements, before, is_helper=bool(thread.is_helper))
+    return ThreadUse(
+        tid,
+        comm,
+        used,
+        thread.wakeups,
+        thread.statements,
+        before,
+        is_helper=bool(thread.is_helper),
+        open=OpenStatement(thread.open),
+    )
+
+
+def _find_begin(thread: ThreadCounters, base_ns: int | None, ended_at: int) -> int:
+    """Return a thread's CPU time at the beginning of the window.
+
+    The kernel's figure assumes that the thread had its CPU since the beginning, or is of a later moment.
+    """
+    if thread.first_seen_running and base_ns is not None and base_ns <= thread.ran_until(ended_at):
+        return base_ns
+    return thread.first_ns
+
+
+def correct_begin(sums: StatementSums, tid: int, thread: ThreadCounters, base_ns: int | None, ended_at: int) -> None:
+    """Let the statement that a living thread executed at the beginning of the window begin with its thread."""
+    id = thread.id if thread.began_before else thread.before_id
+    too_much = _find_begin(thread, base_ns, ended_at) - thread.first_ns
+    for is_open in (False, True):
+        if (use := sums.uses.get((id, tid, True, is_open))) is not None:
+            sums.uses[id, tid, True, is_open] = replace(use, cpu_ns=use.cpu_ns - too_much)
 
 
 def read_ended_threads(values: bytes) -> Iterator[ThreadUse]:
@@ -166,12 +203,15 @@ def add_open_statement(sums: StatementSums, tid: int, thread: ThreadCounters, te
         cpu, wakeups, until = thread.ended_ns, thread.ended_wakeups, thread.sent_at or thread.ended_at
     else:
         cpu, wakeups, until = thread.ran_until(ended_at), thread.wakeups, ended_at
-    if thread.ended_at and counts:
+    before = bool(thread.began_before)
+    if thread.ended_at and counts and not before:
         classes = sums.latencies.setdefault(id, {})
         bucket = find_latency_class(until - thread.began_at)
         classes[bucket] = classes.get(bucket, 0) + 1
-    old = sums.uses.get((id, tid), StatementUse(id, tid, 0, 0, 0, 0, 0))
-    sums.uses[id, tid] = StatementUse(
+    squared = (max(cpu - thread.began_ns, 0) >> SQUARED_NS_LOG) ** 2 if counts and thread.ended_at and not before else 0
+    key = id, tid, before, not thread.ended_at
+    old = sums.uses.get(key, StatementUse(id, tid, 0, 0, 0, 0, 0))
+    sums.uses[key] = StatementUse(
         id,
         tid,
         old.calls + counts,
@@ -181,7 +221,8 @@ def add_open_statement(sums: StatementSums, tid: int, thread: ThreadCounters, te
         old.faults,
         old.open_count + (counts and not thread.ended_at),
         tuple(was + now for was, now in zip(old.waits_ns, thread.waited_until(ended_at), strict=True)),
-        old.squares + (max(cpu - thread.began_ns, 0) >> SQUARED_NS_LOG) ** 2 * (counts and bool(thread.ended_at)),
+        old.squares + squared,
+        before,
     )
     if id >= _TEXT_BIT and id not in sums.texts and thread.command != COM_STMT_EXECUTE:
         sums.texts[id] = RecordedText(id, thread.command, thread.length, text)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import re
 import struct
 import time
 from collections.abc import Sequence
@@ -51,6 +50,7 @@ from powerprof.tracing.statement_tables import (
     TEXT_BYTES,
     add_open_statement,
     compute_thread_use,
+    correct_begin,
     read_ended_threads,
     read_sums,
     read_texts,
@@ -106,10 +106,11 @@ Definitions = dict[str, int | str]
 
 _TOTALS, _TEXTS, _PIECES, _PREPARED, _MOMENTS = 131_072, 16_384, 8_192, 65_536, 65_536
 _MOST_MEMBERS = 65_536
-_FASTPATH_FROM_18, _FASTPATH_TO_17 = 5, 4  # BackendState: one came before it in PostgreSQL 18
 # The field with the base of a thread's own variables: fs's base, and tpidr_el0, the first word of `uw`
 # (arch/arm64/include/asm/processor.h). The kernel saves it at a switch; clone(2) sets it for new threads.
 POINTERS = {"x86_64": "fsbase", "aarch64": "uw"}
+# The place of the number of a system call in struct pt_regs, and the number of sendto.
+CALLS = {"x86_64": (8 * 15, 44), "aarch64": (8 * 35, 206)}
 
 
 def has_run_queue(btf: Btf) -> bool:
@@ -130,7 +131,6 @@ def build_query_definitions(
         "task_struct_min_flt": ("task_struct", "min_flt"),
         "sched_entity_sum_exec_runtime": ("sched_entity", "sum_exec_runtime"),
     }
-    has_registers = all(features.has_feature(one) for one in (features.CURRENT_TASK, features.TASK_REGISTERS))
     found: Definitions = {
         "TEXT": TEXT_BYTES,
         "STATES": STATES,
@@ -142,10 +142,11 @@ def build_query_definitions(
         "PIECES": _PIECES,
         "IS_POSTGRESQL": int(layout == POSTGRESQL_LAYOUT),
         "HAS_SEND": int(sends),
-        "HAS_REGISTERS": int(has_registers),
+        "HAS_REGISTERS": int(_has_registers()),
         **build_task_definitions(btf),
         **build_switch_definitions(btf),
         **build_struct_definitions(btf, fields),
+        **_build_pointer_definitions(btf, "x86_64"),
         **_build_run_queue_definitions(btf),
         **(build_path_definitions() if stacks else NO_PATHS),
     }
@@ -154,6 +155,22 @@ def build_query_definitions(
     clock = {"task_struct_signal": ("task_struct", "signal")}
     clock["signal_struct_sum_sched_runtime"] = ("signal_struct", "sum_sched_runtime")
     return {**found, "LAYOUT": layout, **build_struct_definitions(btf, clock)}
+
+
+def _has_registers() -> bool:
+    """Return whether programs can read the user registers of the current thread."""
+    return all(features.has_feature(one) for one in (features.CURRENT_TASK, features.TASK_REGISTERS))
+
+
+def _build_pointer_definitions(btf: Btf, machine: str) -> dict[str, int]:
+    """Return the places of the base of a thread's own variables."""
+    return build_struct_definitions(
+        btf,
+        {
+            "task_struct_thread": ("task_struct", "thread"),
+            "thread_struct_pointer": ("thread_struct", POINTERS[machine]),
+        },
+    )
 
 
 def _build_run_queue_definitions(btf: Btf) -> dict[str, int]:
@@ -167,12 +184,11 @@ def _build_run_queue_definitions(btf: Btf) -> dict[str, int]:
 
 
 def _of_postgresql(btf: Btf, version: str | None) -> Definitions:
-    number = re.match(r"\d+", version or "")
-    major = int(number[0]) if number else 0
+    major = postgresql_places.major_of(version)
     return {
         **build_argument_definitions(btf, "sched_process_fork", ("parent", "child")),
         "FAMILY": _MOST_MEMBERS,
-        "STATE_FASTPATH": _FASTPATH_FROM_18 if major >= 18 else _FASTPATH_TO_17,
+        "STATE_FASTPATH": postgresql_places.RUNNING[major >= 18] + 2,
         # PortalData: createLevel was inserted in PostgreSQL 14. With an unknown version nothing is read.
         "PORTAL_TEXT": 56 if major >= 14 else 48 if major else 0,
     }
@@ -180,11 +196,8 @@ def _of_postgresql(btf: Btf, version: str | None) -> Definitions:
 
 def build_moment_definitions(btf: Btf, machine: str, *, postgresql: bool) -> Definitions:
     """Return the definitions of moments.bpf.c, on a machine of POINTERS."""
-    fields = {
-        "task_struct_real_parent": ("task_struct", "real_parent"),
-        "task_struct_thread": ("task_struct", "thread"),
-        "thread_struct_pointer": ("thread_struct", POINTERS[machine]),
-    }
+    fields = {"task_struct_real_parent": ("task_struct", "real_parent")}
+    call_offset, sendto = CALLS[machine]
     return {
         "TEXT": TEXT_BYTES,
         "STATES": STATES,
@@ -192,8 +205,12 @@ def build_moment_definitions(btf: Btf, machine: str, *, postgresql: bool) -> Def
         "PIECES": _PIECES,
         "MOMENTS": _MOMENTS,
         "IS_POSTGRESQL": int(postgresql),
+        "HAS_REGISTERS": int(_has_registers()),
+        "CALL_OFFSET": call_offset,
+        "CALL_SENDTO": sendto,
         **build_task_definitions(btf),
         **build_struct_definitions(btf, fields),
+        **_build_pointer_definitions(btf, machine),
     }
 
 
@@ -203,7 +220,7 @@ _MEMBER = (1).to_bytes(8, "little")
 _TOGETHER_NS, _EACH_NS, _TRIES = 2_000_000, 100_000, 5
 # Programs that hash long texts (long_texts.bpf.h). Without them the beginning of each text represents it.
 _HASH_PROGRAMS = ("uprobe__hash_pieces", "uprobe__finish_hash")
-_SENT_HASH_PROGRAMS = ("called__hash_pieces", "called__finish_hash")
+_OPEN_HASH_PROGRAMS = ("called__hash_pieces", "called__finish_hash")
 _TABLES = ("threads", "totals", "latencies", "texts", "pieces")
 _PAST = ("exited_count", "exited_totals")
 _OFF_CLOCK = struct.Struct("<32xQ")  # struct off_clock: the last of it
@@ -260,17 +277,16 @@ class QueryTracer(Closeable, WindowPart):
         server = self.dispatch.layout, self.dispatch.version
         wanted = build_query_definitions(btf, *server, threads, sends=self._has_send, stacks=self._has_stacks)
         self.program = self._stack.enter_context(
-            LoadedProgram("queries.bpf.c", wanted, uprobe_type=how, optional=(*_HASH_PROGRAMS, *_SENT_HASH_PROGRAMS))
+            LoadedProgram("queries.bpf.c", wanted, uprobe_type=how, optional=(*_HASH_PROGRAMS, *_OPEN_HASH_PROGRAMS))
         )
         self._probes = Uprobes(self.program, how, btf)
         self._stack.callback(self._probes.close)
         for slot, table in enumerate(build_tables(self.family)):
             self.program.put("hash_rules", slot, table)
         self.program.put_programs("hash_programs", _HASH_PROGRAMS)
-        if not self.members.is_family and (place := self._place()) is not None:
+        self.program.put_programs("open_hash_programs", _OPEN_HASH_PROGRAMS)
+        if (place := self._place()) is not None:
             self.program.put("text_places", 0, pack_text_place(place))
-            if self._has_send:
-                self.program.put_programs("sent_hash_programs", _SENT_HASH_PROGRAMS)
         for name, waits in (("wait_of_syscall", WAIT_OF_SYSCALL), ("wait_of_type", WAIT_OF_TYPE)):
             for number, value in pack_waits(waits).items():
                 self.program.put(name, number, value)
@@ -299,6 +315,8 @@ class QueryTracer(Closeable, WindowPart):
     def _place(self) -> TextPlace | None:
         """Return the place of texts in the server's memory, or None if its program does not show it."""
         try:
+            if self.members.is_family:
+                return postgresql_places.find_text(self._image)
             return mysql_places.find_text(self._image)
         except CapabilityError:
             return None
@@ -307,6 +325,8 @@ class QueryTracer(Closeable, WindowPart):
         """Count this process and its family; 0 stops counting."""
         if self.members.is_family and pid:
             self.program.put("members", pid, _MEMBER)
+        if pid:
+            self.program.put("target", 1, kernel_ns().to_bytes(8, "little"))
         self.program.put("target", 0, pid.to_bytes(8, "little"))
 
     def _gather(self) -> None:
@@ -419,8 +439,10 @@ class QueryTracer(Closeable, WindowPart):
         sums = read_sums(entries("totals"), entries("texts"), entries("latencies"), entries("pieces"))
         threads = list(read_ended_threads(self.program.table_bytes("exited_totals")))
         for tid, thread, text in read_threads(entries("threads")):
-            threads.append(compute_thread_use(tid, read_comm(tid), thread, self._base.get(tid), self._ended_ns))
+            base_ns = self._base.get(tid)
+            threads.append(compute_thread_use(tid, read_comm(tid), thread, base_ns, self._ended_ns))
             add_open_statement(sums, tid, thread, text, self._ended_ns)
+            correct_begin(sums, tid, thread, base_ns, self._ended_ns)
         seen = {thread.tid for thread in threads}
         for tid, ran in self._ran.items():
             # A thread that was never switched ran all the time, or not at all.

@@ -29,6 +29,8 @@ static __always_inline int continues_statement(struct thread *thread, u32 messag
 
     if (!thread->id || thread->is_done)
         return 0;
+    if (thread->began_before && message != PARSE && message != WHOLE)
+        return thread->id == id;
     if (message == BIND)
         return thread->command == COM_STMT_PREPARE && thread->id == making;
     if (message == EXECUTE)

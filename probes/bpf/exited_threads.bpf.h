@@ -62,10 +62,11 @@ static __always_inline void note_exit_end(u64 task, u64 ran)
 }
 #endif
 
-/* Add the sums of a thread for one statement to the common sums of exited threads: thread 0 in `totals`. */
-static __always_inline void merge_totals(u64 id, u32 tid)
+/* Add the sums of a thread for one statement to the common sums of exited threads: thread 0 in `totals`. `before`:
+ * BEGAN_BEFORE or 0. */
+static __always_inline void merge_totals(u64 id, u32 tid, u64 before)
 {
-    struct total_key key = { .id = id, .tid = tid }, common = { .id = id };
+    struct total_key key = { .id = id, .tid = before | tid }, common = { .id = id, .tid = before };
     struct total *own = totals.lookup(&key), *all = totals.lookup(&common);
     int i;
 
@@ -87,10 +88,15 @@ static __always_inline void merge_totals(u64 id, u32 tid)
     totals.delete(&key);
 }
 
+static __always_inline int has_statements(struct thread *thread)
+{
+    return thread->statements || thread->open == OPEN_FOUND;
+}
+
 /* Called at the last switch of a thread. */
 static __always_inline void release_thread(struct thread *thread, u32 tid)
 {
-    int zero = 0, kind = thread->is_helper ? 2 : thread->statements != 0, i;
+    int zero = 0, kind = thread->is_helper ? 2 : has_statements(thread), i;
     u64 *exited = exited_count.lookup(&zero);
     struct exited_total *exited_total = exited_totals.lookup(&kind);
 
@@ -102,13 +108,15 @@ static __always_inline void release_thread(struct thread *thread, u32 tid)
     __sync_fetch_and_add(&exited_total->threads, 1);
     __sync_fetch_and_add(&exited_total->cpu_ns, thread->past_ns);
     __sync_fetch_and_add(&exited_total->wakeups, thread->wakeups);
-    __sync_fetch_and_add(&exited_total->statements, thread->statements);
+    __sync_fetch_and_add(&exited_total->statements, thread->statements + (thread->open == OPEN_FOUND));
     if (kind)
         __sync_fetch_and_add(&exited_total->before_ns, thread->before_ns);
 #pragma unroll
     for (i = 0; i < OWN_STATEMENTS; i++) {
         if (i < thread->own_count)
-            merge_totals(thread->own_ids[i], tid);
+            merge_totals(thread->own_ids[i], tid, 0);
     }
+    if (thread->before_id)
+        merge_totals(thread->before_id, tid, BEGAN_BEFORE);
     threads.delete(&tid);
 }

@@ -10,8 +10,9 @@
  * Tests compare the samples with statements of known CPU time (tests/system).
  *
  * A server has the texts of its running statements in its memory. In PostgreSQL's processes the address is the same in
- * all (debug_query_string). In MariaDB and MySQL the text is in the object of the connection, and each thread has its
- * address in thread-local memory. User space finds the places (tracing/statement_places.py). A sampled thread is
+ * all (debug_query_string). PostgreSQL clears that text at the end of each message, before the commit at a later Sync
+ * and before it sends its answer. The last text is then in the process's row of pg_stat_activity. In MariaDB and MySQL
+ * the text is in the object of the connection, and each thread has its address in thread-local memory. User space finds the places (tracing/statement_places.py). A sampled thread is
  * interrupted, so its text does not change while it is read.
  *
  * The loader defines: TEXT and STATES (powers of two), TEXTS, MOMENTS, LAYOUT, OFFSET_*.
@@ -29,6 +30,7 @@ struct thread {
     u32 command;
     u32 length;
     u32 hashed_bytes, kept_bytes;        /* texts.bpf.h */
+    u32 limit;               /* a text of this length may be cut; 0: whole texts */
     struct hash_progress progress;
     char text[TEXT];
 };
@@ -71,11 +73,30 @@ static __always_inline int generation_of(u64 who, u64 task, u64 first)
     return -1;
 }
 
+/* Whether the interrupted process sends data. */
+static __always_inline int is_sending(void)
+{
+    if (!LOAD_TIME(HAS_REGISTERS))
+        return 0;
+    return read_u32((u64)bpf_task_pt_regs(bpf_get_current_task_btf()) + LOAD_TIME(CALL_OFFSET))
+           == (u32)LOAD_TIME(CALL_SENDTO);
+}
+
 /* Return the address of the text that the interrupted thread executes (0: none), and set its length if it does not end
  * with a zero byte. */
 static __always_inline u64 find_text(struct thread *thread, struct place *place, u64 task, u32 *length)
 {
-    return read_user(place->text);
+    u64 address = read_user(place->text);
+    int is_running = 0;
+
+    thread->limit = 0;
+    if (address || !place->client || !read_user(place->client))
+        return address;
+    address = find_last_activity(place, &is_running);
+    if (!address || !(is_running || is_sending()))
+        return 0;
+    thread->limit = place->limit;
+    return address;
 }
 #else
 static __always_inline u64 find_text(struct thread *thread, struct place *place, u64 task, u32 *length)
@@ -188,6 +209,8 @@ int sample__moment(struct bpf_perf_event_data *ctx)
     if (address) {
 #if IS_POSTGRESQL
         id = identify_string(thread, address);
+        if (thread->limit && thread->length + 1 >= (thread->limit < TEXT ? thread->limit : TEXT))
+            return count_sample(thread, place, tid, 0);
         if (thread->length >= TEXT) {
 #else
         if (length >= TEXT) {

@@ -123,8 +123,6 @@ static __always_inline void name_statement(struct thread *thread, u32 tid, u64 i
     }
 }
 
-BPF_TABLE("prog", u32, int, sent_hash_programs, ENTRIES_IF(HAS_SEND, 2));
-
 /* Read the text of a statement that was executed by an unknown number. */
 static __always_inline void name_executed(void *ctx, struct thread *thread, u32 tid)
 {
@@ -140,28 +138,8 @@ static __always_inline void name_executed(void *ctx, struct thread *thread, u32 
     thread->progress.has_ansi_quotes = has_ansi_quotes(place, thread->unnamed_connection);
     start_hash(thread, text[0], text[1], 0);
     if ((u32)text[1] >= TEXT)
-        sent_hash_programs.call(ctx, HASH_PIECES);
+        open_hash_programs.call(ctx, HASH_PIECES);
     name_statement(thread, tid, identify_text(thread, text[0], text[1]));
-}
-
-int FUNCTION_IF(HAS_SEND, called__hash_pieces)(struct bpf_raw_tracepoint_args *ctx)
-{
-    u32 tid = current_pid_tgid();
-    struct thread *thread = threads.lookup(&tid);
-
-    if (thread)
-        sent_hash_programs.call(ctx, hash_pieces(thread));
-    return 0;
-}
-
-int FUNCTION_IF(HAS_SEND, called__finish_hash)(struct bpf_raw_tracepoint_args *ctx)
-{
-    u32 tid = current_pid_tgid();
-    struct thread *thread = threads.lookup(&tid);
-
-    if (thread)
-        name_statement(thread, tid, finish_hash(thread));
-    return 0;
 }
 
 /* A connection ends, or resets its statements. */

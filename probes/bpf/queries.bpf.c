@@ -18,6 +18,8 @@
  * Kernels before 6.3 have no tracepoint for data that a socket sends. There the next entry of do_command ends the
  * statement. In PostgreSQL a statement lasts until its process reports that it is idle (activity.bpf.h).
  *
+ * A statement that began before the window is found at the first event of its thread (open_statements.bpf.h).
+ *
  * The CPU time of a thread is the scheduler's (sum_exec_runtime at each switch-out). Between switches it is the clock
  * since the switch-in. The next switch-out corrects it for interrupts and for time that the hypervisor took.
  *
@@ -61,6 +63,7 @@ struct thread {
     u32 wait_kind;           /* enum wait, of the last wait */
     u32 server_wait;         /* the wait that the server announced; 0: none */
     u64 own_ids[OWN_STATEMENTS];
+    u64 before_id;           /* the ended statement that began before the window; 0: none */
     u64 connection;          /* the connection that prepares a statement (prepared.bpf.h) */
     u64 answer_address;      /* address of the answer to the request; 0: none is expected */
     u64 prepared_id;
@@ -80,8 +83,12 @@ struct thread {
     u8 own_count;
     u8 has_waited;
     u8 is_helper;            /* it works for the statement of another process */
+    u8 open;                 /* enum open: of its statement at the start of the window */
+    u8 began_before;         /* the open statement began before the window */
     char text[TEXT];
 };
+
+enum open { OPEN_UNKNOWN, OPEN_NONE, OPEN_FOUND };
 
 #include "server_processes.bpf.h"
 #include "uprobes.bpf.h"
@@ -101,21 +108,29 @@ static __always_inline u64 running_statement(u32 tid)
 #define STATEMENT_OF(tid) running_statement(tid)
 #include "sampled_stacks.bpf.h"
 
+BPF_TABLE("prog", u32, int, open_hash_programs, 2);
+
 #if IS_POSTGRESQL
 #include "activity.bpf.h"
 #else
 #include "dispatch.bpf.h"
 #endif
+#include "open_statements.bpf.h"
 
 RAW_TRACEPOINT_IF(HAS_SEND, sock_send_length)
 {
     u64 who = current_pid_tgid();
     u32 tid = who;
     struct thread *thread;
+    int is_opened = 0;
 
     if (!is_target(who))
         return 0;
     thread = threads.lookup(&tid);
+    if (!thread)
+        thread = thread_state(tid, bpf_get_current_task(), bpf_ktime_get_ns(), 1);
+    if (thread)
+        is_opened = open_statement(thread, bpf_get_current_task(), 1);
     if (thread && thread->id && !(thread->is_done && thread->ended_at)) {
         u64 now = bpf_ktime_get_ns();
 
@@ -128,10 +143,12 @@ RAW_TRACEPOINT_IF(HAS_SEND, sock_send_length)
         if (thread->answer_address)
             read_prepare_answer(thread);
         thread->answer_address = 0;   /* later packets reuse the buffer */
-        if (thread->unnamed_connection)
+        if (thread->unnamed_connection && !is_opened)
             name_executed(ctx, thread, tid);
 #endif
     }
+    if (is_opened)
+        open_hash_programs.call(ctx, HASH_PIECES);
     return 0;
 }
 
@@ -175,6 +192,7 @@ RAW_TRACEPOINT_PROBE(sched_switch)
     u64 who, wanted = target_id(), now, next;
     u64 task = ctx->args[ARG_sched_switch_prev], state;
     struct thread *thread;
+    int is_opened = 0;
 
     if (!wanted)
         return 0;
@@ -183,8 +201,10 @@ RAW_TRACEPOINT_PROBE(sched_switch)
         thread = thread_state(who, task, 0, 1);
         state = LOAD_TIME(HAS_PREV_STATE) ? ctx->args[ARG_sched_switch_prev_state]
                                           : read_u64(task + OFFSET_task_struct_state);
-        if (thread)
+        if (thread) {
+            is_opened = open_statement(thread, task, 0);
             switch_out(thread, who, task, state);
+        }
     }
     task = ctx->args[ARG_sched_switch_next];
     note_running(task);
@@ -199,6 +219,8 @@ RAW_TRACEPOINT_PROBE(sched_switch)
                 thread->wakeups++;
         }
     }
+    if (is_opened)
+        open_hash_programs.call(ctx, HASH_PIECES);
     return 0;
 }
 

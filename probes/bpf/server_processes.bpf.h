@@ -3,7 +3,7 @@
  *
  * FAMILY is the maximum number of processes. User space adds the existing ones; fork adds new ones.
  */
-BPF_ARRAY(target, u64, 1);
+BPF_ARRAY(target, u64, 2);   /* its id, and the time at which the window began */
 #ifdef FAMILY
 BPF_HASH(members, u32, u64, FAMILY);
 #endif
@@ -14,6 +14,14 @@ static __always_inline u64 target_id(void)
     int zero = 0;
     u64 *pid = target.lookup(&zero);
     return pid ? *pid : 0;
+}
+
+/* The start of the window; 0: unknown. */
+static __always_inline u64 window_start(void)
+{
+    int one = 1;
+    u64 *at = target.lookup(&one);
+    return at ? *at : 0;
 }
 
 /* Whether a thread (as in bpf_get_current_pid_tgid()) belongs to the server. `wanted` is the result of target_id(). */

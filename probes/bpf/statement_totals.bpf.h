@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* Sum the resources that threads use, by statement. */
+#define BEGAN_BEFORE 0x100000000   /* in `tid`: the part of a statement that began before the window */
+
 struct total_key {
     u64 id;
     u64 tid;
@@ -35,6 +37,14 @@ static __always_inline u64 faults_of(u64 task)
     return faults[0] + faults[1];
 }
 
+/* A thread that leaves its CPU, and was not switched in since the window began, ran in all of it. */
+static __always_inline u64 run_since_start(u64 ran)
+{
+    u64 start = window_start(), since = start ? bpf_ktime_get_ns() - start : 0;
+
+    return since < ran ? since : ran;
+}
+
 /* The state of a thread. A new one begins with the scheduler's count of its run time. */
 static __always_inline struct thread *thread_state(u32 tid, u64 task, u64 now, int running)
 {
@@ -44,6 +54,10 @@ static __always_inline struct thread *thread_state(u32 tid, u64 task, u64 now, i
         thread->is_known = 1;
         thread->first_ns = thread->last_ns = run_time(task);
         thread->first_seen_running = running;
+        if (!running && !thread->first_ns)
+            thread->open = OPEN_NONE;   /* a new thread */
+        if (running && !now)
+            thread->first_ns -= run_since_start(thread->first_ns);
         thread->in_at = now;
     }
     return thread;
@@ -75,13 +89,14 @@ static __always_inline struct total *total_entry(struct total_key *key)
 /* End the open statement: at the wait after its last packet if there was one, else now. */
 static __always_inline void end_statement(struct thread *thread, u32 tid, u64 now, u64 task)
 {
-    struct total_key key = { .id = thread->id, .tid = tid };
+    struct total_key key = { .id = thread->id, .tid = thread->began_before ? BEGAN_BEFORE | tid : tid };
     struct latency_key latency = { .id = thread->id };
     u64 faults = faults_of(task), end = now, cpu, one = 1;
     u64 delay = delay_of(task);
     u32 wakeups = thread->wakeups;
     struct total *total = 0;
     u64 *calls, cpu_units;
+    int is_complete = thread->command != COM_PART && !thread->began_before;
 
     settle_wait(thread, delay);
     if (thread->id) {
@@ -96,7 +111,9 @@ static __always_inline void end_statement(struct thread *thread, u32 tid, u64 no
         total = totals.lookup(&key);
         if (!total) {
             total = total_entry(&key);
-            if (total && thread->own_count < OWN_STATEMENTS)
+            if (thread->began_before)
+                thread->before_id = thread->id;
+            else if (total && thread->own_count < OWN_STATEMENTS)
                 thread->own_ids[thread->own_count++ & (OWN_STATEMENTS - 1)] = thread->id;
             if (thread->command == COM_QUERY || thread->command == COM_STMT_PREPARE)
                 keep_text(thread, thread->id, thread->command, tid, 0);
@@ -104,7 +121,7 @@ static __always_inline void end_statement(struct thread *thread, u32 tid, u64 no
         if (total) {
             total->calls += thread->command != COM_PART;
             total->cpu_ns += (s64)(cpu - thread->began_ns);
-            if (thread->command != COM_PART && cpu > thread->began_ns) {
+            if (is_complete && cpu > thread->began_ns) {
                 cpu_units = (cpu - thread->began_ns) >> SQUARED_NS_LOG;
                 total->squares += cpu_units * cpu_units;
             }
@@ -114,7 +131,7 @@ static __always_inline void end_statement(struct thread *thread, u32 tid, u64 no
         } else {
             count(COUNT_NO_ROOM);
         }
-        if (thread->command != COM_PART) {
+        if (is_complete) {
             latency.bucket = latency_bucket(end - thread->began_at);
             calls = latencies.lookup(&latency);
             if (calls)
@@ -123,6 +140,7 @@ static __always_inline void end_statement(struct thread *thread, u32 tid, u64 no
                 latencies.update(&latency, &one);
         }
         thread->id = 0;
+        thread->began_before = 0;
     }
     move_waits(thread, total ? total->waits : 0, delay);
     reset_waits(thread, delay);

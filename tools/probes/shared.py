@@ -69,6 +69,7 @@ ENUMS = [
     Shared("idle_period.h", "waker_context", "WakerContext", "The context of a waking", "WAKER_"),
     Shared("stacks.bpf.h", "stack_kind", "StackKind", "The owner of a recorded stack", "STACK_"),
     Shared("switch.bpf.h", "run_kind", "RunKind", "The owner of a thread's running time", "RUN_"),
+    Shared("queries.bpf.c", "open", "OpenStatement", "The statement of a thread when the window began", "OPEN_"),
     Shared(
         *(
             "reader_wakeup.bpf.h",
@@ -111,7 +112,7 @@ NUMBERS: Mapping[str, Sequence[str]] = {
     "syscalls.bpf.c": ("NAME_BYTES", "SYSCALL_SLOTS"),
     "queries.bpf.c": ("COM_QUERY", "COM_STMT_PREPARE", "COM_PART", "PREPARING"),
     "dispatch.bpf.h": ("COM_STMT_EXECUTE", "COM_EVENT"),
-    "statement_totals.bpf.h": ("SQUARED_NS_LOG",),
+    "statement_totals.bpf.h": ("BEGAN_BEFORE", "SQUARED_NS_LOG"),
     "long_texts.bpf.h": ("MAX_HASH_CALLS", "PIECES_PER_CALL"),
     "wait_kinds.bpf.h": ("WAITS",),
     "activity.bpf.h": ("FASTPATH",),

@@ -44,6 +44,7 @@ COM_STMT_EXECUTE = 23
 COM_EVENT = 1001  # an event of the server's scheduler; it has no packet
 
 # statement_totals.bpf.h
+BEGAN_BEFORE = 0x100000000  # in `tid`: the part of a statement that began before the window
 SQUARED_NS_LOG = 8  # 256 ns: the square of 1,000 s fits a u64
 
 # long_texts.bpf.h
@@ -154,6 +155,14 @@ class RunKind(IntEnum):
     OTHER = 0
     TARGET = 1
     KERNEL = 2
+
+
+class OpenStatement(IntEnum):
+    """The statement of a thread when the window began: enum open of queries.bpf.c."""
+
+    UNKNOWN = 0
+    NONE = 1
+    FOUND = 2
 
 
 class FilledTable(IntEnum):

@@ -20,7 +20,8 @@ def trace(**changes: object) -> StatementTrace:
         "uses": [
             StatementUse(POINT, 11, 100, 100 * MS, 200 * MS, 50, 4),
             StatementUse(POINT, 12, 300, 300 * MS, 600 * MS, 10, 0),
-            StatementUse(BURN, 12, 2, 405 * MS, 800 * MS, 0, 0, open_count=1),
+            StatementUse(BURN, 12, 1, 300 * MS, 500 * MS, 0, 0),
+            StatementUse(BURN, 12, 1, 105 * MS, 300 * MS, 0, 0, open_count=1),
             StatementUse(14, 11, 5, 1 * MS, 1 * MS, 0, 0),
             StatementUse(UNKNOWN, 11, 10, 4 * MS, 4 * MS, 0, 0),
         ],

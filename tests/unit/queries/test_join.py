@@ -20,7 +20,7 @@ from powerprof.queries.records import Statement
 from powerprof.queries.statement_stacks import INCOMPLETE, add_stacks
 from powerprof.report.exports import export
 from powerprof.system.errors import UsageError
-from powerprof.tracing.bpf.shared_numbers import SQUARED_NS_LOG, StatementWait
+from powerprof.tracing.bpf.shared_numbers import SQUARED_NS_LOG, OpenStatement, StatementWait
 from powerprof.tracing.captures import (
     OnCpuCapture,
     RecordedText,
@@ -128,12 +128,33 @@ def test_a_prepared_statement_has_the_text_that_the_server_knows() -> None:
     assert [one.calls_count for one in parts.statements if "WHERE" in one.text] == [410]
 
 
-def test_what_ran_at_the_beginning_is_told_apart() -> None:
-    parts = join_trace(trace(), ServerReport(running={12: "SELECT SLEEP(100)"}))
-    (before,) = [one for one in parts.statements if one.began_before]
-    assert (before.text, before.calls_count) == ("(began before the window) SELECT SLEEP(?)", 1)
-    assert before.c0_s == pytest.approx(0.020)
-    assert parts.connections.c0_s == pytest.approx(0.070)
+def test_a_statement_that_began_before_the_window_is_the_row_of_its_text() -> None:
+    uses = [*trace().uses, StatementUse(POINT, 13, 1, 60 * MS, 90 * MS, 7, 0, 1, began_before=True)]
+    threads = [*trace().threads, ThreadUse(14, "mysqld", 70 * MS, 7, 0, 0, open=OpenStatement.FOUND)]
+    uses[-1] = msgspec.structs.replace(uses[-1], tid=14)
+    parts = join_trace(trace(uses=uses, threads=threads), ServerReport())
+    alone = join_trace(trace(), ServerReport())
+    assert {one.id for one in parts.statements} == {one.id for one in alone.statements}
+    (row,), (was,) = ([one for one in each.statements if "WHERE" in one.text] for each in (parts, alone))
+    assert row.c0_s == pytest.approx(was.c0_s + 0.06)
+    assert (row.calls_count, row.began_before_count, row.unfinished_count) == (401, 1, 1)
+    assert (row.c0_ms_per_call, row.latency_ms, row.waits_ms) == (was.c0_ms_per_call, was.latency_ms, was.waits_ms)
+    assert parts.connections.c0_s == pytest.approx(alone.connections.c0_s + 0.01)
+    # Background threads execute statements too.
+    quiet = join_trace(trace(uses=uses, threads=threads), ServerReport(threads={14: "thread/sql/slave_sql"}))
+    assert quiet.statements == alone.statements
+    assert "thread/sql/slave_sql" in {one.thread for one in quiet.background}
+
+
+def test_a_text_that_the_kernel_could_not_read_is_the_one_that_the_server_reports() -> None:
+    """A command below 256 is a statement without a text."""
+    uses = [*trace().uses, StatementUse(3, 14, 1, 60 * MS, 90 * MS, 7, 0, 1, began_before=True)]
+    threads = [*trace().threads, ThreadUse(14, "mysqld", 70 * MS, 7, 0, 0, open=OpenStatement.FOUND)]
+    found = trace(uses=uses, threads=threads)
+    named = join_trace(found, ServerReport(running={14: "SELECT c FROM t WHERE id=91"}))
+    assert [(one.calls_count, one.began_before_count) for one in named.statements if "WHERE" in one.text] == [(401, 1)]
+    (unnamed,) = [one for one in join_trace(found, ServerReport()).statements if one.began_before_count]
+    assert unnamed.text == "(COM_QUERY, its text not readable)"
 
 
 def test_processes_of_postgresql_that_are_no_clients_have_their_parts() -> None:
@@ -224,21 +245,23 @@ def test_the_figures_of_a_call_are_by_all_threads_that_made_one() -> None:
     waits = tuple(number * MS for number in range(8, 80, 8))
     uses = [
         StatementUse(POINT, 11, 3, 30 * MS, 60 * MS, 8, 16, 0, waits, squares=4_000_000_000),
-        StatementUse(POINT, 12, 5, 50 * MS, 90 * MS, 24, 8, 1, waits, squares=9_000_000_000),
+        StatementUse(POINT, 12, 5, 50 * MS, 90 * MS, 24, 8, 0, waits, squares=9_000_000_000),
+        StatementUse(POINT, 11, 1, 90 * MS, 90 * MS, 7, 1, began_before=True),
+        StatementUse(POINT, 12, 1, 70 * MS, 90 * MS, 9, 2, 1),
     ]
     found = trace(uses=uses, latencies={POINT: {(20 << 3) | 0: 8}}, window_s=2.5)
-    (row,) = [one for one in join_trace(found, ServerReport()).statements if not one.began_before]
-    assert (row.calls_count, row.unfinished_count, row.calls_hz) == (8, 1, pytest.approx(3.2))
-    assert (row.c0_s, row.c0_ms_per_call) == (0.08, pytest.approx(10.0))
-    assert (row.wakeups_count, row.wakeups_per_call, row.page_faults_count) == (32, 4.0, 24)
-    square = 13_000_000_000 * (2**SQUARED_NS_LOG / 1e6) ** 2 / 7
+    (row,) = join_trace(found, ServerReport()).statements
+    assert (row.calls_count, row.unfinished_count, row.began_before_count) == (10, 1, 1)
+    assert (row.calls_hz, row.c0_s, row.c0_ms_per_call) == (pytest.approx(4.0), 0.24, pytest.approx(10.0))
+    assert (row.wakeups_count, row.wakeups_per_call, row.page_faults_count) == (48, 4.0, 27)
+    square = 13_000_000_000 * (2**SQUARED_NS_LOG / 1e6) ** 2 / 8
     assert square > 100
-    assert row.c0_ms_deviation == pytest.approx(math.sqrt((square - 100) * 7 / 6))
+    assert row.c0_ms_deviation == pytest.approx(math.sqrt((square - 100) * 8 / 7))
     assert row.waits_ms is not None
     each = [2.0 * number for number in range(1, 10)]
     known = {wait.name.lower(): each[wait] for wait in StatementWait}
     assert msgspec.structs.asdict(row.waits_ms) == pytest.approx(known)
-    assert [(one.c0_s, one.calls_count) for one in row.askers] == [(0.08, 8)]
+    assert [(one.c0_s, one.calls_count) for one in row.askers] == [(0.24, 10)]
 
 
 def test_waits_that_the_kernel_or_the_server_does_not_report_are_unknown() -> None:
@@ -250,7 +273,7 @@ def test_waits_that_the_kernel_or_the_server_does_not_report_are_unknown() -> No
     assert seen is not None and None not in msgspec.structs.asdict(seen).values()
 
 
-@pytest.mark.parametrize(("calls", "open_count", "squares"), [(2, 1, 900), (1, 0, 900), (5, 0, 0)])
+@pytest.mark.parametrize(("calls", "open_count", "squares"), [(2, 2, 900), (1, 0, 900), (5, 0, 0)])
 def test_the_deviation_of_fewer_than_two_calls_is_unknown(calls: int, open_count: int, squares: int) -> None:
     uses = [StatementUse(POINT, 11, calls, MS, MS, 0, 0, open_count, squares=squares)]
     assert join_trace(trace(uses=uses), ServerReport()).statements[0].c0_ms_deviation is None
@@ -318,17 +341,17 @@ def test_askers_behind_the_first_twenty_are_one_without_a_name() -> None:
     assert (unknown.c0_s, unknown.calls_count) == (0.5, None)
 
 
-def test_a_statement_of_before_the_window_has_the_time_until_the_next_one() -> None:
+def test_a_thread_without_an_event_executes_the_statement_that_the_server_reports() -> None:
+    """Thread 11 was never switched. The text of thread 12 had ended when the window began: it sent others."""
     app = Account("app", "h")
     known = ServerReport(running={11: "SELECT SLEEP(7)", 12: "SELECT SLEEP(8)"}, accounts={11: app, 12: app})
-    threads = [ThreadUse(11, "mysqld", 140 * MS, 50, 0, 20 * MS), ThreadUse(12, "mysqld", 760 * MS, 10, 302, 30 * MS)]
+    threads = [ThreadUse(11, "mysqld", 140 * MS, 0, 0, 0), ThreadUse(12, "mysqld", 760 * MS, 10, 302, 30 * MS)]
     parts = join_trace(trace(uses=[], texts=[], threads=threads, latencies={}), known)
     (row,) = parts.statements
-    # Thread 11 sent no other statement, so all of its time is that of the first one.
-    assert (row.c0_s, row.calls_count, row.unfinished_count) == (0.17, 2, 1)
-    assert parts.connections.c0_s == pytest.approx(0.73)
-    assert [(one.user, one.c0_s, one.calls_count) for one in row.askers] == [("app", 0.17, 2)]
-    assert (row.wakeups_count, row.page_faults_count, row.waits_ms) == (None, None, None)
+    assert (row.c0_s, row.calls_count, row.unfinished_count, row.began_before_count) == (0.14, 1, 1, 1)
+    assert parts.connections.c0_s == pytest.approx(0.76)
+    assert [(one.user, one.c0_s, one.calls_count) for one in row.askers] == [("app", 0.14, 1)]
+    assert (row.wakeups_count, row.c0_ms_per_call, row.latency_ms, row.waits_ms) == (0, None, None, None)
 
 
 KNOWN = ServerReport(schemas={11: "shop", 12: "shop"})

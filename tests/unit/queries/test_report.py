@@ -119,7 +119,7 @@ def test_the_headline_has_the_interval_of_its_joules() -> None:
 def waiting() -> Queries:
     """The first statement waits 40 ms for locks and 60 for a CPU in each of 2 calls."""
     uses = trace().uses
-    burn = [StatementUse(1002, 12, 2, 405 * MS, 800 * MS, 0, 0, 1, (120 * MS, 80 * MS, 0, 0, 0, 0, 0, 0, 0))]
+    burn = [StatementUse(1002, 12, 2, 405 * MS, 800 * MS, 0, 0, 0, (120 * MS, 80 * MS, 0, 0, 0, 0, 0, 0, 0))]
     return record(uses=[*[one for one in uses if one.id != 1002], *burn])
 
 

@@ -117,7 +117,12 @@ LAYOUTS = [
     Layout("moments.bpf.c", "moment", statements._MOMENT, ["id", "tid", "is_client"]),
     Layout("moments.bpf.c", "sample_count", statements._MET, ["count", "comm"]),
     Layout("long_texts.bpf.h", "piece_key", PAIR, ["id", "number"]),
-    Layout("text_places.bpf.h", "place", statement_places._PLACE, ["text", "client", "mode"]),
+    Layout(
+        "text_places.bpf.h",
+        "place",
+        statement_places._PLACE,
+        ["text", "client", "mode", "entry", "activity", "limit", "running"],
+    ),
 ]
 
 

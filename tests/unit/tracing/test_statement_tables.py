@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from powerprof.tracing.bpf.shared_numbers import (
+    BEGAN_BEFORE,
     COM_PART,
     COM_QUERY,
     COM_STMT_EXECUTE,
     COM_STMT_PREPARE,
     PREPARING,
     SQUARED_NS_LOG,
+    OpenStatement,
     StatementWait,
 )
 from powerprof.tracing.captures import RecordedText, StatementUse, ThreadUse, find_latency_class, latency_class_range_ns
@@ -25,6 +27,7 @@ from powerprof.tracing.statement_tables import (
     ThreadCounters,
     add_open_statement,
     compute_thread_use,
+    correct_begin,
     read_ended_threads,
     read_sums,
     read_texts,
@@ -34,6 +37,7 @@ from powerprof.tracing.statement_tables import (
 _ID, _TID = 0x1F00, 42
 _ENDED = 10_000_000
 _TEXT = b"SELECT 1"
+_ENDED_USE, _OPEN_USE = (_ID, _TID, False, False), (_ID, _TID, False, True)
 
 
 def _key(*numbers: int) -> bytes:
@@ -52,7 +56,9 @@ def _thread(**fields: Any) -> ThreadCounters:
 
 
 def _entry(thread: ThreadCounters, text: bytes = _TEXT) -> tuple[bytes, bytes]:
-    return struct.pack("<I", _TID), struct.pack("<12Q72s5QI4x160x5I8xI4B2xB", *thread) + text.ljust(TEXT_BYTES, b"\0")
+    return struct.pack("<I", _TID), struct.pack("<12Q72s5QI4x64xQ96x5I8xI4B2x3B", *thread) + text.ljust(
+        TEXT_BYTES, b"\0"
+    )
 
 
 @pytest.mark.parametrize("duration_ns", [8, 9, 15, 16, 1_000, 123_456_789, 2**40 - 1, 2**40])
@@ -75,7 +81,7 @@ def test_what_has_ended_is_read_as_it_was_counted() -> None:
     total = struct.pack("<4Qq9QQ", 3, 2, 1, 900, -5, *range(9), 77)
     text = struct.pack("<4I2Q", COM_QUERY, *[len(_TEXT)] * 3, 0, 0) + _TEXT.ljust(TEXT_BYTES, b"\0")
     sums = read_sums([(_key(_ID, _TID), total)], [(_key(_ID), text)], [(_key(_ID, 30), _key(3))])
-    assert sums.uses == {(_ID, _TID): StatementUse(_ID, _TID, 3, -5, 900, 2, 1, 0, tuple(range(9)), 77)}
+    assert sums.uses == {_ENDED_USE: StatementUse(_ID, _TID, 3, -5, 900, 2, 1, 0, tuple(range(9)), 77)}
     assert sums.texts == {_ID: RecordedText(_ID, COM_QUERY, len(_TEXT), _TEXT, hashed=len(_TEXT))}
     assert sums.latencies == {_ID: {30: 3}}
 
@@ -127,7 +133,7 @@ def test_a_last_statement_that_has_ended_counts_as_all_others_do() -> None:
         began_at=1_000_000, began_ns=2_000, ended_at=3_100_000, sent_at=3_000_000, ended_ns=7_000, last_ns=9_000
     )._replace(began_wakeups=1, ended_wakeups=3, wakeups=8)
     add_open_statement(sums, _TID, thread, _TEXT, _ENDED)
-    assert sums.uses == {(_ID, _TID): StatementUse(_ID, _TID, 1, 5_000, 2_000_000, 2, 0, squares=(5_000 >> 8) ** 2)}
+    assert sums.uses == {_ENDED_USE: StatementUse(_ID, _TID, 1, 5_000, 2_000_000, 2, 0, squares=(5_000 >> 8) ** 2)}
     assert sums.latencies == {_ID: {find_latency_class(2_000_000): 1}}
     assert sums.texts[_ID].text == _TEXT
 
@@ -137,7 +143,8 @@ def test_one_that_goes_on_is_counted_as_open_until_the_windows_end() -> None:
     thread = _thread(began_at=1_000_000, began_ns=2_000, last_ns=9_000, in_at=_ENDED - 100, wakeups=8, began_wakeups=1)
     add_open_statement(sums, _TID, thread, _TEXT, _ENDED)
     waits = (9_000_000 - 7_100, *[0] * 8)
-    assert sums.uses[_ID, _TID] == StatementUse(_ID, _TID, 4, 7_600, 9_000_900, 9, 1, open_count=1, waits_ns=waits)
+    assert sums.uses[_ENDED_USE] == StatementUse(_ID, _TID, 3, 500, 900, 2, 1)
+    assert sums.uses[_OPEN_USE] == StatementUse(_ID, _TID, 1, 7_100, 9_000_000, 7, 0, open_count=1, waits_ns=waits)
     assert sums.latencies == {}
 
 
@@ -154,7 +161,7 @@ def test_cpu_and_waits_of_one_that_goes_on_are_its_time(sent_at: int, in_at: int
         ended_delay=300_500,
     )
     add_open_statement(sums, _TID, thread, _TEXT, _ENDED)
-    use = sums.uses[_ID, _TID]
+    use = sums.uses[_OPEN_USE]
     assert use.cpu_ns + sum(use.waits_ns) == use.wall_ns == _ENDED - 1_000_000
     assert use.waits_ns[StatementWait.DISK] == (_ENDED - wait_began_at if wait_began_at else 0)
 
@@ -162,12 +169,12 @@ def test_cpu_and_waits_of_one_that_goes_on_are_its_time(sent_at: int, in_at: int
 def test_parts_are_no_calls_and_commands_have_no_text() -> None:
     sums = read_sums([], [], [])
     add_open_statement(sums, _TID, _thread(command=COM_PART, ended_at=5, ended_ns=9), _TEXT, _ENDED)
-    assert (sums.uses[_ID, _TID].calls, sums.uses[_ID, _TID].cpu_ns, sums.latencies) == (0, 9, {})
+    assert (sums.uses[_ENDED_USE].calls, sums.uses[_ENDED_USE].cpu_ns, sums.latencies) == (0, 9, {})
     add_open_statement(sums, _TID, _thread(id=14, command=14), _TEXT, _ENDED)
     add_open_statement(sums, _TID, _thread(id=_ID + 1, command=COM_STMT_EXECUTE), _TEXT, _ENDED)
     add_open_statement(sums, _TID, _thread(id=0), _TEXT, _ENDED)
     assert set(sums.texts) == {_ID}
-    assert set(sums.uses) == {(_ID, _TID), (14, _TID), (_ID + 1, _TID)}
+    assert set(sums.uses) == {_ENDED_USE, (14, _TID, False, True), (_ID + 1, _TID, False, True)}
 
 
 def test_waits_of_an_ended_statement_are_those_until_its_end() -> None:
@@ -196,12 +203,23 @@ def test_waits_of_an_open_statement_include_the_present_one() -> None:
     ran_ns=st.integers(0, 10**9),
     took_ns=st.integers(0, 10**10),
     wakeups=st.integers(0, 9),
+    before=st.booleans(),
     old=st.tuples(st.integers(0, 9), st.integers(0, 10**9), st.integers(0, 10**9), st.integers(0, 9)),
 )
 def test_law_of_a_last_statement(
-    ended: bool, part: bool, began_ns: int, ran_ns: int, took_ns: int, wakeups: int, old: tuple[int, int, int, int]
+    ended: bool,
+    part: bool,
+    began_ns: int,
+    ran_ns: int,
+    took_ns: int,
+    wakeups: int,
+    before: bool,
+    old: tuple[int, int, int, int],
 ) -> None:
-    """A statement adds its own growth to the sums of its identity: calls, CPU time, wall time and wake-ups."""
+    """A statement adds its own growth to the sums of its identity: calls, CPU time, wall time and wake-ups.
+
+    The ends of the window are in separate sums, and only a whole call has a latency and a square.
+    """
     calls, cpu_ns, wall_ns, woken = old
     sums = read_sums([(_key(_ID, _TID), struct.pack("<4Qq80x", calls, woken, 5, wall_ns, cpu_ns))], [], [])
     until = 77_000 + took_ns
@@ -212,11 +230,31 @@ def test_law_of_a_last_statement(
         began_wakeups=3,
         ended_wakeups=3 + wakeups,
         wakeups=3 + wakeups,
+        began_before=int(before),
     )
     add_open_statement(sums, _TID, thread, _TEXT, until)
-    use = sums.uses[_ID, _TID]
-    assert (use.calls, use.open_count) == (calls + (not part), int(not ended and not part))
-    assert (use.cpu_ns, use.wall_ns) == (cpu_ns + ran_ns, wall_ns + took_ns)
-    assert (use.wakeups, use.faults) == (woken + wakeups, 5)
-    assert use.squares == ((ran_ns >> SQUARED_NS_LOG) ** 2 if ended and not part else 0)
-    assert sum(sums.latencies.get(_ID, {}).values()) == int(ended and not part)
+    uses = list(sums.uses.values())
+    own = sums.uses[_ID, _TID, before, not ended]
+    whole = ended and not part and not before
+    assert (sum(use.calls for use in uses), own.open_count) == (calls + (not part), int(not ended and not part))
+    assert (sum(use.cpu_ns for use in uses), sum(use.wall_ns for use in uses)) == (cpu_ns + ran_ns, wall_ns + took_ns)
+    assert (sum(use.wakeups for use in uses), sum(use.faults for use in uses)) == (woken + wakeups, 5)
+    assert (own.began_before, len(uses)) == (before, 1 if ended and not before else 2)
+    assert own.squares == ((ran_ns >> SQUARED_NS_LOG) ** 2 if whole else 0)
+    assert sum(sums.latencies.get(_ID, {}).values()) == int(whole)
+
+
+def test_a_statement_of_before_the_window_begins_with_its_thread() -> None:
+    """The kernel assumes that a running thread had its CPU since the start: 700 ns of it were stolen."""
+    for began_before in (False, True):
+        total = struct.pack("<4Qq80x", 1, 2, 1, 900, 5_000)
+        sums = read_sums([] if began_before else [(_key(_ID, BEGAN_BEFORE | _TID), total)], [], [])
+        thread = _thread(first_ns=1_000, began_ns=1_000, last_ns=6_000, first_seen_running=1)._replace(
+            began_before=began_before, before_id=0 if began_before else _ID, open=OpenStatement.FOUND
+        )
+        if began_before:
+            add_open_statement(sums, _TID, thread, _TEXT, _ENDED)
+        correct_begin(sums, _TID, thread, 1_700, _ENDED)
+        (use,) = sums.uses.values()
+        assert (use.cpu_ns, use.began_before) == (4_300, True)
+        assert compute_thread_use(_TID, "one", thread, 1_700, _ENDED).cpu_ns == 4_300

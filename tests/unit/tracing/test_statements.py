@@ -31,7 +31,7 @@ def counters(size: int, *values: tuple[int, int]) -> list[int]:
 def thread(**fields: Any) -> bytes:
     """Return struct thread of a thread that ran from 1 to 6 ms and executed nothing."""
     plain = dict.fromkeys(ThreadCounters._fields, 0) | {"first_ns": MS, "last_ns": 6 * MS, "waits": bytes(72)}
-    packed = struct.pack("<12Q72s5QI4x160x5I8xI4B2xB", *ThreadCounters(**{**plain, **fields}))
+    packed = struct.pack("<12Q72s5QI4x64xQ96x5I8xI4B2x3B", *ThreadCounters(**{**plain, **fields}))
     return packed + bytes(TEXT_BYTES)
 
 
