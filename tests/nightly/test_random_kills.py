@@ -255,6 +255,7 @@ def kill(bench: Bench, number: int, lengths_s: dict[str, float]) -> str:
         assert bench.cli(_SMALL_IDLE, {"TMPDIR": str(bench.room)}).code == 0, words
     assert footprint.wait_for_nothing() == [], words
     if victim in ("KILL", *_TOGETHER):
+        bench.cpus.finish_writes(OURS)
         # The next start restores what nobody was left to restore, and drops accounts once the server lets go of them.
         bench.restore()
     until_s = time.monotonic() + 30.0

@@ -17,6 +17,8 @@ _SYS_BPF = {"x86_64": 321, "aarch64": 280}[os.uname().machine]
 # Commands of bpf(2) by which a kind's ids are listed, and the kind's name in fdinfo.
 _NEXT_ID = {"prog_id": 11, "map_id": 12, "link_id": 31}
 _KINDS_OF_NAMESPACES = ("mnt", "net")
+# The kernel rounds the start of a process to ticks.
+_START_SLACK_S = 1.0
 
 
 def held(pid: int) -> set[tuple[str, int]]:
@@ -60,8 +62,18 @@ def _namespaces(pid: int) -> set[str]:
     return found
 
 
-def _everybodys_namespaces() -> set[str]:
-    return {name for pid in psutil.pids() for name in _namespaces(pid)}
+def _namespaces_of_later_programs(since: float) -> set[str]:
+    """Namespaces held by processes without an ancestor older than `since`, except init.
+
+    The kernel gives the number of an ended namespace again, so a number alone does not tell whose namespace it is.
+    """
+    found: set[str] = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            line = [one for one in (process, *process.parents()) if one.pid != 1]
+            if line and line[-1].create_time() >= since:
+                found |= _namespaces(process.pid)
+    return found
 
 
 def _children(pid: int) -> list[int]:
@@ -89,6 +101,7 @@ class Footprint:
     processes: dict[int, psutil.Process] = field(default_factory=dict)
     bpf: set[tuple[str, int]] = field(default_factory=set)
     namespaces: set[str] = field(default_factory=set)
+    started_at: float = field(default_factory=lambda: time.time() - _START_SLACK_S)
 
     def descendants(self) -> list[psutil.Process]:
         """The processes that it started, and those that they did."""
@@ -114,7 +127,8 @@ class Footprint:
         """What of it is still there, and what in its folders nobody but it can have made."""
         found = [f"process {one.pid}" for one in self.processes.values() if one.is_running() and not _is_zombie(one)]
         found += [f"{kind} {number}" for kind, number in self.bpf if exists(kind, number)]
-        found += sorted(self.namespaces & _everybodys_namespaces()) if self.namespaces else []
+        if self.namespaces:
+            found += sorted(self.namespaces & _namespaces_of_later_programs(self.started_at))
         for room in self.rooms:
             found += _mentions("/proc/self/mountinfo", room) + _mentions("/proc/net/unix", room)
             found += [str(path) for path in room.iterdir()]
