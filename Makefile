@@ -76,12 +76,12 @@ gallery: setup ## measure and photograph the examples of docs/gallery and docs/r
 
 STUDIES = $(basename $(notdir $(wildcard workloads/studies/*.toml)))
 STUDY_OPTIONS :=
-studies: setup ## measure the published studies and rewrite docs/studies (75 minutes); as root
+studies: setup ## measure the published studies and rewrite docs/studies (an hour and a half); as root
 	@mkdir -p docs/studies/runs; status=0; for study in $(STUDIES); do \
 		$(BIN)/powerprof study $$study $(STUDY_OPTIONS) --json docs/studies/runs/$$study.json || status=1; done; \
 	$(BIN)/python -m tools.pages.study_pages && exit $$status
 
-check: setup-demo ## run ruff, mypy and the unit tests (two minutes), without root and without a server
+check: setup-demo ## run ruff, mypy and the unit tests (five minutes), without root and without a server
 	@.ci/packages check
 	@$(MAKE) --silent --no-print-directory lint
 	$(PARALLEL) 2 -m "not (nightly or root)" --quiet tests/unit

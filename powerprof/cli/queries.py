@@ -36,7 +36,7 @@ from powerprof.cli.window_options import duration
 from powerprof.live.statements import StatementHistory, StatementMonitor
 from powerprof.queries.session import QueriesRequest
 from powerprof.report.queries_watch import QUERIES_PLAIN_HEAD, QUERIES_SORTS, draw_queries_screen, queries_plain_line
-from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.system.errors import PowerprofError, UsageError, reason_of
 from powerprof.system.next_steps import command_line
 
 
@@ -184,10 +184,10 @@ def _check_folder(place: Path, folder: Path) -> None:
     from powerprof.report.files import check_output
 
     check_workload_name(place.name)
-    if os.path.lexists(place / "workload.toml"):
-        raise UsageError(f"--save-workload: there is a workload in {folder} already", "name another folder")
     if os.path.lexists(folder) and not place.is_dir():
         raise UsageError(f"--save-workload {folder} is not a folder", "name another one")
+    if place.is_dir():
+        _check_empty(place, folder)
     if not place.parent.is_dir():
         raise UsageError(f"--save-workload {folder}: no such directory {place.parent}", "create it first")
     try:
@@ -196,13 +196,27 @@ def _check_folder(place: Path, folder: Path) -> None:
         raise PowerprofError(f"--save-workload {folder}: {error.message}", error.hint) from error
 
 
+def _check_empty(place: Path, folder: Path) -> None:
+    """Raise UsageError unless a folder is empty and belongs to the caller."""
+    from powerprof.system.caller import caller
+    from powerprof.system.folders import Folder
+
+    try:
+        with Folder.open(place) as existing:
+            is_own, names = existing.stat().st_uid == caller().uid, existing.names()
+    except OSError as error:
+        raise PowerprofError(f"--save-workload {folder}: {reason_of(error)}", "name a new folder") from error
+    if names or not is_own:
+        reason = "is not empty" if names else "belongs to another account"
+        raise UsageError(f"--save-workload: {folder} {reason}", "name a new folder")
+
+
 def _write(folder: Path, text: str) -> None:
     """Write workload.toml as the caller. Raises PowerprofError.
 
     Only the caller may read it, since it contains values of clients.
     """
     from powerprof.system.acting import as_caller
-    from powerprof.system.errors import reason_of
     from powerprof.system.folders import Folder
 
     try:
