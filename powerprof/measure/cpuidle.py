@@ -97,7 +97,7 @@ class _Cpu:
     """The open counter files of one CPU."""
 
     def __init__(self, cpu: int, folders: Sequence[Path]) -> None:
-        self.cpu = cpu
+        self.cpu, self.folder = cpu, folders[0]
         infos = []
         for folder in folders:
             name = files.read_text(folder / "name")
@@ -222,13 +222,26 @@ class CpuidleReader(Closeable):
         width = range(len(entry.states))
         at_ns = kernel_ns()
         try:
+            life = self._read_life(entry)
             rows = [
                 tuple(self._read(entry, counter, position) for position in width) for counter in range(len(COUNTERS))
             ]
         except _CpuGone:
             return None
         time_us, usage = (tuple(value or 0 for value in row) for row in rows[:_REQUIRED])
-        return CpuReading(cpu, at_ns, entry.states, time_us, usage, rows[2], rows[3], rows[4])
+        return CpuReading(cpu, at_ns, entry.states, time_us, usage, rows[2], rows[3], rows[4], life=life)
+
+    def _read_life(self, entry: _Cpu) -> int:
+        """Return the inode of the counters' folder. A CPU that comes back gets another folder, with other counters.
+
+        Without it, counters that had grown beyond their values before the reset had a plausible difference.
+        """
+        try:
+            return entry.folder.stat().st_ino
+        except OSError as error:
+            if error.errno in _GONE:
+                raise _CpuGone from error
+            raise PowerprofError(f"cannot read {entry.folder} ({errors.reason_of(error)})", "run as root") from error
 
     def snapshot(self) -> Snapshot:
         """Return the counters of all online CPUs, read one after the other, without resolving open idle periods."""

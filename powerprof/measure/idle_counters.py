@@ -31,6 +31,7 @@ class CpuReading(msgspec.Struct, frozen=True):
         above, below, rejected: None for a counter that this kernel lacks.
         resolved: no idle period was open at that moment, so the counters are complete.
         forced: the idle exits that the reading itself caused.
+        life: a number of these counters. The kernel makes others, from 0 on, when a CPU comes back; 0: unknown.
     """
 
     cpu: int
@@ -43,6 +44,7 @@ class CpuReading(msgspec.Struct, frozen=True):
     rejected: tuple[int | None, ...]
     resolved: bool = False
     forced: tuple[int, ...] = ()
+    life: int = 0
 
     @property
     def entries_count(self) -> int:

@@ -62,6 +62,8 @@ def find_inconsistency(before: CpuReading, after: CpuReading) -> str | None:
     """Return the reason why two readings of one CPU cannot be subtracted. None if they can."""
     if before.states != after.states:
         return "its set of idle states changed"
+    if before.life != after.life:
+        return "it went offline and came back, or its idle driver or governor changed"
     for index, state in enumerate(before.states):
         pairs = ((before.time_us, after.time_us), (before.usage, after.usage))
         if any(new[index] < old[index] for old, new in pairs):

@@ -164,7 +164,7 @@ def busy_line(newest: LiveInterval) -> str:
     ]
     rest_s = newest.c0_s - sum(each.cpu_s for each in newest.used.values())
     if rest_s >= wall_s / 20:
-        parts.append(f"processes that ended, and interrupts {text.number(100.0 * rest_s / wall_s, 0)} %")
+        parts.append(f"other processes, and interrupts {text.number(100.0 * rest_s / wall_s, 0)} %")
     return f"busy: {', '.join(parts)}" if parts else ""
 
 

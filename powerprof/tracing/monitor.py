@@ -18,7 +18,7 @@ from powerprof.measure.cpuidle import CpuidleReader, online_cpus
 from powerprof.measure.idle_counters import CpuReading, Snapshot
 from powerprof.measure.idle_edges import read_edge
 from powerprof.measure.procfs import compute_accounting, read_stat
-from powerprof.measure.residency import compute_residency
+from powerprof.measure.residency import compute_residency, find_inconsistency
 from powerprof.system.closeable import Closeable
 from powerprof.system.own_processes import read_own_cost
 from powerprof.tracing.bpf.shared_numbers import CpuPhase
@@ -49,7 +49,7 @@ def add_open_period(reading: CpuReading, before: Array, after: Array) -> CpuRead
 
 def _prevent_decrease(old: CpuReading | None, new: CpuReading) -> CpuReading:
     """Return `new` with no counter below `old`: the clocks of driver and tracer differ by some microseconds."""
-    if old is None or len(old.time_us) != len(new.time_us):
+    if old is None or old.life != new.life or len(old.time_us) != len(new.time_us):
         return new
     return replace(new, time_us=tuple(max(pair) for pair in zip(old.time_us, new.time_us, strict=True)))
 
@@ -141,7 +141,8 @@ class TraceMonitor(Closeable):
                 continue
             old, new = began.cpus.get(cpu), self._snapshot.cpus.get(cpu)
             end_ns = (new.at_ns if new is not None else None) or (now_ns if at_ns is None else int(at_ns[cpu]))
-            usage = new.entries_count - old.entries_count if new is not None and old is not None else None
+            has_counted = new is not None and old is not None and not find_inconsistency(old, new)
+            usage = new.entries_count - old.entries_count if new and old and has_counted else None
             edges[cpu] = CpuEdge(cpu, start_ns, end_ns, usage, None, int(totals[cpu]["count"].sum()))
             self._edges[cpu] = end_ns
         return edges

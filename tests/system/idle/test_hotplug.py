@@ -111,6 +111,22 @@ def test_the_time_offline_is_nobody_s_running_time(unpluggable: None) -> None:
     assert int(before["next_ns"].max()) <= gone_ns
 
 
+def test_counters_that_began_again_are_not_compared(unpluggable: None) -> None:
+    """They begin at 0 when the CPU comes back, and after a while they have passed their old values."""
+    with trace_exits() as tracer, WindowTracer(tracer) as opened:
+        for _ in range(3):
+            running = OpenWindow(*opened.parts)
+            switch(False)
+            switch(True)
+            for _ in range(5):
+                idles(tracer)
+            window = opened.collect(running.end())
+            edge = window.edges[LAST]
+            assert (edge.usage_delta_count, edge.traced_count > 0) == (None, True)
+            (note,) = [note for note in word_notes(window.residency.notes) if "left out" in note]
+            assert note.startswith(f"CPU {LAST}: ")
+
+
 _WORK = """
 import os, sys, time
 print(flush=True)

@@ -232,7 +232,7 @@ def test_a_busy_host_shows_its_busiest_processes() -> None:
     used = {"mariadbd": CpuUse(1, 6.0), "cc1": CpuUse(2, 12.0), "sshd": CpuUse(1, 0.1)}
     made = RowHistory()
     made.add(interval(c0_s=19.6, used=used))
-    words = "busy: cc1 (2) 60 %, mariadbd 30 %, processes that ended, and interrupts 8 %"
+    words = "busy: cc1 (2) 60 %, mariadbd 30 %, other processes, and interrupts 8 %"
     assert words in draw_screen(made, ScreenView(), TITLE, 80, 24)
     assert "no CPU left an idle state in this interval" in draw_screen(made, ScreenView(), TITLE, 80, 24)
     assert f"! {words}" in plain_line(interval(c0_s=19.6, used=used), 200)

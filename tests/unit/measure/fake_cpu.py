@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,6 +51,15 @@ class FakeCpus:
             path = self.state(cpu, index) / counter
             if path.exists():
                 path.write_text(f"{int(path.read_text()) + more}\n")
+
+    def remake(self, cpu: int) -> None:
+        """Make the folders of a CPU's states again, with counters of 0, as when it comes back online."""
+        folder, old = self.folder / f"cpu{cpu}/cpuidle", self.root / f"old-{cpu}"
+        folder.rename(old)  # kept, so that no file system gives its inodes to the new folders
+        shutil.copytree(old, folder)
+        for place in folder.glob("state*"):
+            for counter in self.counters:
+                (place / counter).write_text("0\n")
 
     def dump(self, bar: bool = False) -> str:
         """The tree as a recorded dump: `path:` and value blocks, or `path|value` lines."""

@@ -103,6 +103,23 @@ def test_counters_that_went_back_are_left_out_with_a_note(tmp_path: Path) -> Non
     assert window.notes == ["CPU 1: the counters of C1 went backwards: left out"]
 
 
+@pytest.mark.parametrize("grown", [0, 5, 18, 900])
+def test_a_cpu_that_was_away_is_left_out_however_far_its_new_counters_have_grown(tmp_path: Path, grown: int) -> None:
+    """33 exits were traced and 18 counted: the counters had begun again, and had passed their old values."""
+    cpus = FakeCpus(tmp_path, [[POLL, C1]] * 2)
+    cpus.add(1, 1, us=500, usage=5)
+
+    def go_and_come_back() -> None:
+        cpus.add(0, 1, us=SECOND, usage=5)
+        cpus.remake(1)
+        cpus.add(1, 1, us=500 * grown, usage=grown)
+
+    window = between(cpus, go_and_come_back)
+    assert (window.cpus, window.wakeups_hz) == (1, 5.0)
+    (note,) = window.notes
+    assert note == "CPU 1: it went offline and came back, or its idle driver or governor changed: left out"
+
+
 STATES = (StateInfo("POLL", True), StateInfo("C1", False))
 
 
