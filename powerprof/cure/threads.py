@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from powerprof.attribution.requests import complete_thread_names
 from powerprof.database.local_login import read_local_thread_names
-from powerprof.diagnosis.collect import read_cpu_times
+from powerprof.diagnosis.cpu_times import read_cpu_times
 from powerprof.model.attribution import Thread
 from powerprof.model.text import Say, number
 from powerprof.reversible.timer_slack import read_start_ticks

@@ -14,6 +14,14 @@ import msgspec
 from powerprof.database import sql
 from powerprof.database.local_login import read_local_thread_names
 from powerprof.diagnosis import server_queries
+from powerprof.diagnosis.cpu_times import (
+    CpuTimes,
+    OtherProcesses,
+    WaitingTransactions,
+    add_titles,
+    compute_cpu_shares,
+    read_cpu_times,
+)
 from powerprof.diagnosis.evidence import (
     DUMPS,
     SQL_FAMILIES,
@@ -21,32 +29,28 @@ from powerprof.diagnosis.evidence import (
     DeniedAccount,
     Evidence,
     LogSummary,
+    Neighbour,
     ReplicaHost,
     ReplicationChannel,
     ServerFacts,
     StartsWatch,
     StatementWindow,
     Subscription,
-    ThreadCpu,
 )
 from powerprof.diagnosis.process_starts import WATCH_S, read_subscriptions, watch_starts
 from powerprof.diagnosis.statement_window import measure_statements
 from powerprof.diagnosis.thread_wakeups import compute_timers_hz, list_thread_wakeups
-from powerprof.measure.procfs import process_cpu_ns, reaped_cpu_ns
 from powerprof.measure.progress import announce
 from powerprof.measure.window import run_window
 from powerprof.model.statements import limit_texts, normalise_replication_error
 from powerprof.model.text import Say
 from powerprof.system import signals
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError
-from powerprof.system.files import try_text
-from powerprof.system.foreign_text import whole
-from powerprof.system.paths import procfs
 from powerprof.system.processes import language_of, name_of
 from powerprof.system.reader_process import shared
 from powerprof.system.server_names import is_mysql_program, is_postgres_program
 from powerprof.system.targets import Target
-from powerprof.system.tasks import is_stopped, list_threads, look_up, process_folder
+from powerprof.system.tasks import is_stopped, process_folder
 
 if TYPE_CHECKING:
     from powerprof.attribution.capture import Capture
@@ -150,59 +154,6 @@ def _parse_time(line: str) -> float | None:
         return None
 
 
-_MOST_THREADS = 16
-# A reading takes 10 µs for each thread. Of more threads only the sum is read.
-_MOST_READ_THREADS = 4000
-
-
-class CpuTimes(msgspec.Struct, frozen=True):
-    """CPU times at one moment in ns: of each thread, and of all processes with their ended threads and children."""
-
-    at_s: float
-    process_ns: int
-    threads_ns: Mapping[int, int]
-
-
-def read_cpu_times(pids: Sequence[int]) -> CpuTimes | None:
-    """Return the CPU times of the processes of a server; None if all have ended.
-
-    The threads' times are from schedstat (Documentation/scheduler/sched-stats.rst).
-    """
-    tids = [(pid, tid) for pid in pids for tid in list_threads(pid)]
-    threads: dict[int, int] = {}
-    for pid, tid in tids if len(tids) <= _MOST_READ_THREADS else ():
-        words = (try_text(procfs() / str(pid) / "task" / str(tid) / "schedstat") or "").split()
-        spent_ns = whole(words[0]) if words else None
-        if spent_ns is not None:
-            threads[tid] = spent_ns
-    processes = [ns for pid in pids if (ns := process_cpu_ns(pid)) is not None]
-    ended_ns = sum(map(reaped_cpu_ns, pids))
-    return CpuTimes(time.monotonic(), sum(processes) + ended_ns, threads) if processes else None
-
-
-def compute_cpu_shares(before: CpuTimes | None, after: CpuTimes | None, names: Mapping[int, str]) -> CpuShares:
-    """Return the CPU use between two readings; unknown if one is missing.
-
-    All CPU time of a thread that is only in the second reading belongs to the window.
-    """
-    if before is None or after is None or after.at_s <= before.at_s:
-        return CpuShares()
-    span_ns = (after.at_s - before.at_s) * 1e9
-    if not before.threads_ns or not after.threads_ns:
-        return CpuShares(cpu_percent=100.0 * max(0, after.process_ns - before.process_ns) / span_ns)
-    spent = {tid: max(0, value - before.threads_ns.get(tid, 0)) for tid, value in after.threads_ns.items()}
-    process_ns = max(0, after.process_ns - before.process_ns)
-    return CpuShares(
-        cpu_percent=100.0 * process_ns / span_ns,
-        threads_cpu=[
-            ThreadCpu(tid=tid, comm=look_up(tid).comm, name=names.get(tid), percent=100.0 * spent[tid] / span_ns)
-            for tid in sorted(spent, key=lambda tid: -spent[tid])[:_MOST_THREADS]
-            if spent[tid]
-        ],
-        ended_cpu_percent=100.0 * max(0, process_ns - sum(spent.values())) / span_ns,
-    )
-
-
 _SAMPLES = 8
 _REPLICA_COUNTERS = ("Com_register_slave", "Com_binlog_dump", DUMPS)
 _SAMPLE_S = 0.04
@@ -256,6 +207,7 @@ def inspect_server(subject: Subject, duration_s: float, say: Say) -> Inspection:
     readings.read_before()
     postgres = subject.pid if subject.pid is not None and is_postgres_program(name_of(subject.pid)) else None
     before = None if postgres is None else read_subscriptions(postgres)
+    waiting, others = WaitingTransactions(postgres), OtherProcesses()
     started_s = time.monotonic()
     capture = attribution = refusal = None
     if subject.pid is not None:
@@ -272,6 +224,10 @@ def inspect_server(subject: Subject, duration_s: float, say: Say) -> Inspection:
         announce(say, f"watching {subject.label}", left_s)
         interrupted = run_window(left_s).interrupted is not None
     readings.read_after()
+    readings.neighbour = others.find_largest(readings.list_pids())
+    if postgres is not None:
+        readings.cpu = add_titles(readings.cpu)
+        readings.facts.open_transactions = waiting.list_still_waiting()
     if postgres is not None and before is not None:
         if not interrupted:
             announce(say, "watching new processes", WATCH_S)
@@ -282,7 +238,8 @@ def inspect_server(subject: Subject, duration_s: float, say: Say) -> Inspection:
     if attribution is not None and not interrupted and not (subject.pid is not None and is_stopped(subject.pid)):
         try:
             signals.release()  # Signals are held from the end of the traced window.
-            window = readings.statement_window = _measure_statements(subject, say, notes)
+            window = _measure_statements(subject, readings.cpu.cpu_percent, duration_s, say, notes)
+            readings.statement_window = window
             interrupted = window is not None and window.interrupted
         except Interrupted:  # The traced window is complete and stays.
             interrupted = True
@@ -292,7 +249,9 @@ def inspect_server(subject: Subject, duration_s: float, say: Say) -> Inspection:
     return Inspection(evidence, attribution, capture, interrupted, refusal)
 
 
-def _measure_statements(subject: Subject, say: Say, notes: list[str]) -> StatementWindow | None:
+def _measure_statements(
+    subject: Subject, before_percent: float | None, before_s: float, say: Say, notes: list[str]
+) -> StatementWindow | None:
     """Return the statements by CPU use; None and a note if they cannot be measured here."""
     from powerprof.queries.target import TracedServer, find_server
 
@@ -303,7 +262,7 @@ def _measure_statements(subject: Subject, say: Say, notes: list[str]) -> Stateme
             server = TracedServer(subject.pid, subject.label, subject.version, subject.login)
         else:
             return None
-        return measure_statements(server, say)
+        return measure_statements(server, before_percent, before_s, say)
     except PowerprofError as error:
         notes.append(f"its statements were not measured: {error.message}")
         return None
@@ -367,6 +326,8 @@ def build_evidence(
         subscriptions_before=readings.subscriptions[0],
         subscriptions_after=readings.subscriptions[1],
         statement_window=readings.statement_window,
+        open_transactions=facts.open_transactions,
+        neighbour=readings.neighbour,
     )
 
 
@@ -395,6 +356,7 @@ class ServerReadings:
         cpu: Its CPU use between the two readings.
         watch: The processes that PostgreSQL started after the window.
         subscriptions: The logical subscriptions of PostgreSQL before and after the window.
+        neighbour: The other process of this host with the highest CPU use.
     """
 
     def __init__(self, connection: Sql | None, notes: list[str], pid: int | None, target: Target | None = None) -> None:
@@ -418,6 +380,7 @@ class ServerReadings:
         self.watch = StartsWatch()
         self.subscriptions: tuple[list[Subscription] | None, list[Subscription] | None] = (None, None)
         self.statement_window: StatementWindow | None = None
+        self.neighbour: Neighbour | None = None
 
     def read_thread_names(self) -> Mapping[int, str]:
         """Return the thread names of the server by thread number."""
@@ -429,10 +392,15 @@ class ServerReadings:
             self.names = read_local_thread_names(self._pid)
         return self.names
 
-    def _read_cpu_times(self) -> CpuTimes | None:
+    def list_pids(self) -> Sequence[int]:
+        """Return the processes of the server; empty if they are unknown."""
         if self._target is not None:
-            return read_cpu_times(self._target.members() or self._target.pids)
-        return None if self._pid is None else read_cpu_times([self._pid])
+            return self._target.members() or self._target.pids
+        return [] if self._pid is None else [self._pid]
+
+    def _read_cpu_times(self) -> CpuTimes | None:
+        pids = self.list_pids()
+        return read_cpu_times(pids) if pids else None
 
     def _query(self, subject: str, query: Callable[[Sql], T], default: T) -> T:
         connection = self._connection
@@ -484,6 +452,7 @@ class ServerReadings:
         if self.facts.events:
             self.facts.events_after = self._query("scheduled events", server_queries.read_events, [])
         self._read_binlog()
+        self.facts.open_transactions = server_queries.read_open_transactions(self._connection)
         self._sample(self._connection)
         self.facts.refused = list(self.refused)
         self._notes += [f"{subject} could not be read: {reason}" for subject, reason in self.refused.items()]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -11,8 +10,17 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.diagnosis import rules_clients, rules_logins, rules_processes, rules_replication, rules_threads
+from powerprof.diagnosis import (
+    rules_clients,
+    rules_connections,
+    rules_consumers,
+    rules_logins,
+    rules_processes,
+    rules_replication,
+    rules_threads,
+)
 from powerprof.diagnosis.collect import Inspection, Subject, inspect_server
+from powerprof.diagnosis.consumers import MAIN_PERCENT
 from powerprof.diagnosis.evidence import SQL_FAMILIES, DiagnosedServer, Diagnosis, Evidence, Finding
 from powerprof.diagnosis.statement_window import list_unknown_scans
 from powerprof.diagnosis.wording import format_seconds, has_replica_terms, next_command, use_replica_terms
@@ -34,13 +42,15 @@ RULES: tuple[Callable[[Evidence], list[Finding]], ...] = (
     rules_logins.find_returning_replicas,
     rules_logins.find_failed_logins,
     rules_clients.find_monitoring,
-    rules_clients.find_short_connections,
+    rules_connections.find_leaked_connections,
+    rules_connections.find_short_connections,
     rules_processes.find_restarted_workers,
     rules_processes.find_failed_archiving,
     rules_threads.find_polling_waits,
     rules_threads.find_event_cpu,
     rules_clients.find_table_pollers,
     rules_clients.find_sequential_scans,
+    rules_clients.find_queue_pollers,
     rules_threads.find_event_scheduler,
     rules_clients.describe_client_work,
     rules_threads.describe_cpu_time,
@@ -54,12 +64,14 @@ _REPLICATION_FAULTS = ("duplicate_server_id", "orphan_event", "reconnect_loop", 
 
 
 def diagnose(evidence: Evidence) -> list[Finding]:
-    """Return the findings of all rules: faults before notes, each in the order of the rules.
+    """Return the findings of all rules: faults before notes.
 
-    Clients with measured CPU use come last among the faults, the highest use first.
+    Faults that use more than a few percent of one CPU come first, the highest use first. Clients that use less come
+    last among the faults. The others have the order of the rules.
     """
     evidence = rules_processes.omit_explained_rows(evidence)
     findings = [finding for rule in RULES for finding in rule(evidence)]
+    findings = [*rules_consumers.find_main_consumer(evidence, findings), *findings]
     if any(finding.rule == "duplicate_server_id" for finding in findings):
         # This fault already explains the returning replicas.
         findings = [finding for finding in findings if finding.rule != "replica_returns"]
@@ -79,9 +91,16 @@ def diagnose(evidence: Evidence) -> list[Finding]:
     return sorted(findings, key=_place_of)
 
 
-def _place_of(finding: Finding) -> tuple[bool, float]:
-    is_fault = finding.severity == "fault"
-    return not is_fault, -finding.percent if is_fault and finding.percent is not None else -math.inf
+def _place_of(finding: Finding) -> tuple[int, float]:
+    """Return the place of a finding: a stopped server, high costs, other faults, low costs, notes."""
+    percent = finding.percent
+    if finding.severity == "note":
+        return 4, 0.0
+    if finding.rule == "stopped_server":
+        return 0, 0.0
+    if percent is None:
+        return 2, 0.0
+    return (1 if percent >= MAIN_PERCENT else 3), -percent
 
 
 class Coverage(msgspec.Struct, frozen=True):

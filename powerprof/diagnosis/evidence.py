@@ -126,12 +126,48 @@ class ScheduledEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ThreadCpu(msgspec.Struct, frozen=True, kw_only=True):
-    """The CPU use of a thread in percent of one CPU. `name` is the thread name from the server."""
+    """The CPU use of a thread in percent of one CPU. `name` is the thread name from the server.
+
+    Attributes:
+        account: The account (`user@host`) of the client that a process of PostgreSQL serves.
+        age_s: Seconds since its start.
+    """
 
     tid: int
     comm: str
     name: str | None
     percent: float
+    account: str | None = None
+    age_s: float | None = None
+
+
+class RoleCpu(msgspec.Struct, frozen=True, kw_only=True):
+    """The CPU use of the threads of one name in the window of statements, in percent of one CPU."""
+
+    name: str
+    percent: float
+    threads_count: int = 1
+
+
+class Neighbour(msgspec.Struct, frozen=True, kw_only=True):
+    """Another process of the host with a high CPU use, in percent of one CPU."""
+
+    pid: int
+    comm: str
+    percent: float
+
+
+class OpenTransaction(msgspec.Struct, frozen=True, kw_only=True):
+    """A transaction whose client sends nothing.
+
+    Attributes:
+        connection: The number of the connection, or of the process of PostgreSQL.
+        open_s: Seconds for which it is at least open.
+    """
+
+    connection: int
+    account: str
+    open_s: float
 
 
 class ProcessStarts(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,10 +175,12 @@ class ProcessStarts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         role: The role in the title, without accounts and statements; None if they ended before it could be read.
+        account: The account (`user@host`) of most of them, if they serve clients.
     """
 
     role: str | None
     count: int
+    account: str | None = None
 
 
 class Subscription(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,6 +217,7 @@ class StatementCpu(msgspec.Struct, frozen=True, kw_only=True):
         calls_hz: Calls per second; None if samples could not count them.
         account: The account (`user@host`) with most of it; None if unknown.
         scan_percent: Share of its CPU time in sequential scans of tables, from its stacks (PostgreSQL).
+        jit_percent, sort_percent: The same for compiling it (JIT), and for sorting.
     """
 
     text: NormalText
@@ -186,6 +225,8 @@ class StatementCpu(msgspec.Struct, frozen=True, kw_only=True):
     calls_hz: float | None = None
     account: str | None = None
     scan_percent: float | None = None
+    jit_percent: float | None = None
+    sort_percent: float | None = None
 
 
 class StatementWindow(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,12 +235,16 @@ class StatementWindow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         percent: CPU use of the whole server, in percent of one CPU.
         own_percent: CPU use of the statements of powerprof, which are in no row.
+        connecting_percent: CPU use of connections between their statements, mostly to open and close them.
+        roles: CPU use of threads that execute no statement of a client.
     """
 
     window_s: float
     method: str
     percent: float
     own_percent: float = 0.0
+    connecting_percent: float = 0.0
+    roles: list[RoleCpu] = []
     statements: list[StatementCpu] = []
     interrupted: bool = False
 
@@ -238,6 +283,7 @@ class ServerFacts(msgspec.Struct, kw_only=True):
     replicas: list[ReplicaHost] = []
     replica_accounts: list[str] = []
     denied: list[DeniedAccount] = []
+    open_transactions: list[OpenTransaction] = []
     tids: dict[int, int] = {}
     last_statements: dict[int, NormalText] = {}
     events: list[ScheduledEvent] = []
@@ -297,6 +343,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         archiver: The role in the title of PostgreSQL's archiver.
         subscriptions_before: Logical subscriptions; None if the server does not let powerprof log in.
         statement_window: The statements by CPU use; None if they could not be measured.
+        open_transactions: Transactions whose clients sent nothing for a long time, or during the whole window.
+        neighbour: The other process of this host with the highest CPU use, if it is high.
         other_instances_count: Connections of other powerprof processes, which are in no list of clients.
         hidden_connections_count: Connections that this account may not see; None if unknown.
         refused: The parts that the server did not let this account read.
@@ -345,6 +393,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     subscriptions_before: list[Subscription] | None = None
     subscriptions_after: list[Subscription] | None = None
     statement_window: StatementWindow | None = None
+    open_transactions: list[OpenTransaction] = []
+    neighbour: Neighbour | None = None
     other_instances_count: int = 0
     hidden_connections_count: int | None = None
     refused: list[str] = []

@@ -15,7 +15,7 @@ from powerprof.diagnosis.evidence import ProcessStarts, StartsWatch, Subscriptio
 from powerprof.measure.procfs import list_children
 from powerprof.system.errors import PowerprofError
 from powerprof.system.foreign_text import printable
-from powerprof.system.server_roles import read_roles
+from powerprof.system.server_roles import parse_client, parse_part, read_roles, read_titles
 
 WATCH_S = 2.0
 """Seconds for which the started processes are watched."""
@@ -26,7 +26,8 @@ _MAX_SHARE = 0.2
 _MOST_ROLES = 64
 _MOST_SUBSCRIPTIONS, _MOST_NAME = 1000, 63
 # Roles of which the rest of the title is an account or a database.
-_MERGED = ("walsender", "backend of", "autovacuum worker")
+_BACKEND = "backend of"
+_MERGED = ("walsender", _BACKEND, "autovacuum worker")
 
 
 def watch_starts(pid: int, span_s: float = WATCH_S) -> StartsWatch:
@@ -36,24 +37,34 @@ def watch_starts(pid: int, span_s: float = WATCH_S) -> StartsWatch:
     """
     before = set(list_children(pid))
     archiver = next((name for name in read_roles(before).values() if name.startswith("archiver")), None)
-    roles: dict[int, str | None] = {}
+    titles: dict[int, str | None] = {}
     began_s = look_s = time.monotonic()
     while look_s < began_s + span_s:
         children = [child for child in list_children(pid) if child not in before]
-        roles |= {child: None for child in children if child not in roles}
+        titles |= {child: None for child in children if child not in titles}
         # A new process has the title of its parent until it sets its own.
-        roles |= read_roles(child for child in children if roles[child] is None)
+        unnamed = [child for child in children if parse_part(titles[child] or "") is None]
+        titles |= read_titles(unnamed)
         time.sleep(min(_MOST_S, max(_LOOK_S, (time.monotonic() - look_s) * (1 / _MAX_SHARE - 1))))
         look_s = time.monotonic()
-    return StartsWatch(starts=count_roles(roles.values()), starts_span_s=look_s - began_s, archiver=archiver)
+    clients = [client for title in titles.values() if (client := parse_client(title or "")) is not None]
+    most = next((f"{user}@{host or 'localhost'}" for (user, host), _ in Counter(clients).most_common(1)), None)
+    starts = count_roles([parse_part(title or "") for title in titles.values()], most)
+    return StartsWatch(starts=starts, starts_span_s=look_s - began_s, archiver=archiver)
 
 
-def count_roles(roles: Iterable[str | None]) -> list[ProcessStarts]:
-    """Return the processes by role, the most frequent first. Roles that end with an account or database are merged."""
+def count_roles(roles: Iterable[str | None], account: str | None = None) -> list[ProcessStarts]:
+    """Return the processes by role, the most frequent first. Roles that end with an account or database are merged.
+
+    `account` is that of most clients.
+    """
     counts = Counter(
         next((merged for merged in _MERGED if role is not None and role.startswith(merged)), role) for role in roles
     )
-    return [ProcessStarts(role=role, count=count) for role, count in counts.most_common(_MOST_ROLES)]
+    return [
+        ProcessStarts(role=role, count=count, account=account if role == _BACKEND else None)
+        for role, count in counts.most_common(_MOST_ROLES)
+    ]
 
 
 # All names and operators are qualified. Otherwise the search_path of the database could choose other objects.

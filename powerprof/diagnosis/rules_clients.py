@@ -1,20 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules on clients: monitors and workers that poll too often, scans of whole tables, and short connections."""
+"""Rules on the statements of clients: monitors and workers that poll too often, and scans of whole tables."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
 
+from powerprof.diagnosis.consumers import (
+    MAIN_PERCENT,
+    compute_connects_hz,
+    find_newcomer,
+    is_client_name,
+    list_connections,
+    list_stops,
+)
 from powerprof.diagnosis.evidence import SQL_FAMILIES, Client, Evidence, Finding, StatementCpu, ThreadWakeups
+from powerprof.diagnosis.rules_consumers import describe_work
 from powerprof.diagnosis.rules_replication import compute_source_churn_hz
-from powerprof.diagnosis.server_queries import INTERNAL_USERS
+from powerprof.diagnosis.server_queries import INTERNAL_USERS, format_account
 from powerprof.diagnosis.statement_window import INSPECTS, SELECTS, describe_share, describe_use, is_costly, select_uses
 from powerprof.diagnosis.thread_pace import POLLING_HZ
-from powerprof.diagnosis.wording import format_event_rate, format_rate, next_command, select_stack
-from powerprof.model.text import number, period
+from powerprof.diagnosis.wording import format_event_rate, format_rate, next_command, select_stack, shorten_statement
+from powerprof.model.text import number, period, plural
 
 # Counters of statements that only inspect the server, with the usual names of the statements. Drivers send other SHOW
 # statements with each of their statements (warnings, fields, ...). Those are part of the work.
@@ -44,13 +54,11 @@ _ROWS_HZ = 10_000.0
 _MIN_SHARE = 0.5
 # A client without other statements is woken once for each of them, within this share.
 _TOLERANCE = 0.25
-_CONNECTS_HZ = 5.0
-_FEW_STATEMENTS = 3.0
+# Statements that may look for work, and those that lock what they find.
+_LOOKS = re.compile(r"\W*(?:SELECT|WITH|UPDATE|DELETE|CALL)\b", re.I)
+_QUEUE = re.compile(r"\bSKIP\s+LOCKED\b|\bLIMIT\b.*\bFOR\s+UPDATE\b|\bFOR\s+UPDATE\b.*\bLIMIT\b", re.I | re.S)
+_FEW_ROWS, _REGULAR_SHARE = 0.1, 0.8
 _BUSY_HZ = 1.0
-
-
-def _format_account(client: Client) -> str:
-    return f"{client.user or '(nobody)'}@{client.host.rpartition(':')[0] or client.host or 'localhost'}"
 
 
 def _select_sampled(evidence: Evidence, *commands: str) -> dict[int, Client]:
@@ -112,8 +120,8 @@ def find_monitoring(evidence: Evidence) -> list[Finding]:
     statements = [(label, count / 1000) for label, count in rates.most_common(4) if count >= 100]
     uses = select_uses(evidence, INSPECTS)
     total_hz = max(sum(rates.values()) / 1000, sum(use.calls_hz or 0.0 for use in uses))
-    first = (uses[0].text[:80], uses[0].calls_hz) if uses else statements[0] if statements else None
-    if first is None or total_hz < _NOTED_HZ:
+    first = (shorten_statement(uses[0].text), uses[0].calls_hz) if uses else statements[0] if statements else None
+    if first is None or (total_hz < _NOTED_HZ and sum(use.percent for use in uses) < MAIN_PERCENT):
         return []
     culprit = find_polling_client(evidence, statements) if statements else None
     # Equal rates show the cost of a client, but are not evidence enough to end its connection.
@@ -129,11 +137,12 @@ def find_monitoring(evidence: Evidence) -> list[Finding]:
     accounts = {use.account for use in uses if use.account is not None}
     account = None
     if culprit is not None:
-        account, connection_id = _format_account(culprit.client), culprit.client.id
+        account, connection_id = format_account(culprit.client.user, culprit.client.host), culprit.client.id
         lines.append(f"connection {connection_id}, {account}: {culprit.reason}")
         remedy.append(f"to stop it now: KILL {connection_id}, because {culprit.reason}")
     elif len(accounts) == 1:
         account = accounts.pop()
+        remedy += list_stops(evidence, account, percent or 0.0)
     else:
         lines.append("the connection is unknown: no connection matches by statement and rate")
         remedy.append(
@@ -141,6 +150,8 @@ def find_monitoring(evidence: Evidence) -> list[Finding]:
             if evidence.family not in SQL_FAMILIES
             else "to find the client: SHOW FULL PROCESSLIST, or performance_schema=ON in my.cnf"
         )
+    if any("information_schema" in use.text.lower() for use in uses):
+        remedy.append("information_schema opens or lists every table: limit TABLE_SCHEMA, or turn this collector off")
     rows = [] if culprit is None else _select_rows(evidence, culprit.client.tid)
     used = f" It uses {describe_share(percent, evidence)}." if percent else ""
     return [
@@ -211,36 +222,60 @@ def find_polling_client(evidence: Evidence, statements: Sequence[tuple[str, floa
     return PollingClient(client, f"it was seen with this statement, and its thread is woken {format_rate(woken_hz)}")
 
 
-def find_short_connections(evidence: Evidence) -> list[Finding]:
-    """Find clients that connect repeatedly and send few statements."""
-    failed_hz = evidence.rate_hz("Aborted_connects")
-    made_hz = evidence.rate_hz("Connections") - compute_source_churn_hz(evidence) - failed_hz
-    per_connection = evidence.count_increase("Questions") / max(1, evidence.count_increase("Connections"))
-    oldest = max((client.id for client in evidence.clients_before), default=0)
-    accounts = Counter(
-        _format_account(client)
-        for sample in evidence.samples
-        for client in sample
-        if client.id > oldest and client.user not in (*INTERNAL_USERS, "unauthenticated user")
-    )
-    newcomers = ", ".join(account for account, _ in accounts.most_common(3))
-    # A replica that applies transactions takes numbers from the same counter.
-    is_reliable = bool(newcomers) or not evidence.channels_after
-    if made_hz < _CONNECTS_HZ or per_connection > _FEW_STATEMENTS or not is_reliable:
+def find_queue_pollers(evidence: Evidence) -> list[Finding]:
+    """Find a statement that is sent again and again to look for work: most calls, and a sign of polling.
+
+    The signs: it locks rows of a queue, it finds no rows, or its clients wake at a regular pace.
+    """
+    window = evidence.statement_window
+    uses = [use for use in select_uses(evidence, _LOOKS) if not INSPECTS.match(use.text) and use.calls_hz]
+    if window is None or not uses:
         return []
+    most = max(uses, key=lambda use: use.calls_hz or 0.0)
+    rate_hz = most.calls_hz or 0.0
+    is_most = rate_hz >= _MIN_SHARE * sum(use.calls_hz or 0.0 for use in uses)
+    is_by_connection = compute_connects_hz(evidence) >= _MIN_SHARE * rate_hz
+    signs = _list_polling_signs(evidence, most)
+    if rate_hz < _WOKEN_HZ or not is_most or is_by_connection or not signs:
+        return []
+    who = most.account or find_newcomer(evidence) or "A client"
+    connections = list_connections(evidence, most.account)
+    on = f" on {plural(len(connections), 'connection')}" if connections else ""
+    listen = "" if evidence.family in SQL_FAMILIES else ", or wait for a NOTIFY (LISTEN) of the writer"
     return [
         Finding(
-            rule="client_reconnect_loop",
+            rule="queue_poller",
             severity="fault",
-            text=f"A client reconnects {format_rate(made_hz)} and runs almost no statements.",
-            evidence=[
-                f"Connections rises {format_rate(made_hz)}, {per_connection:.1f} statements per connection",
-                *([f"newcomers: {newcomers}"] if newcomers else []),
+            text=f"{who} polls {format_rate(rate_hz)}{on}: {shorten_statement(most.text)}. "
+            f"It uses {describe_share(most.percent, evidence)}.",
+            evidence=[*signs, describe_use(most, evidence)],
+            remedy=[
+                f"A longer pause between two polls, fewer workers{listen}",
+                f"all statements: {next_command(evidence, 'queries')}",
             ],
-            remedy=["Keep the connection open, use a pool, or run the health check every 10 s or less often"],
-            rate_hz=made_hz,
+            rate_hz=rate_hz,
+            percent=most.percent,
+            account=most.account,
         )
     ]
+
+
+def _list_polling_signs(evidence: Evidence, use: StatementCpu) -> list[str]:
+    """Return the signs that a statement looks for work, one line each."""
+    signs = []
+    if _QUEUE.search(use.text):
+        signs.append("it locks rows of a queue (SKIP LOCKED, or FOR UPDATE with LIMIT)")
+    selects = evidence.count_increase("Com_select")
+    changes = evidence.count_increase("Com_insert", "Com_update", "Com_delete", "Com_replace")
+    found = _compute_rows_found(evidence, selects) if SELECTS.match(use.text) else None
+    if found is not None and found <= _FEW_ROWS and changes <= _MAX_CHANGES * selects:
+        signs.append(f"it finds {number(found, 2)} rows on average")
+    rows = [row for row in evidence.wakeups if is_client_name(row.name or "")]
+    regular_hz = sum(row.woken_hz for row in rows if row.period_ms is not None)
+    if rows and regular_hz >= _REGULAR_SHARE * sum(row.woken_hz for row in rows) and regular_hz >= _WOKEN_HZ:
+        first = max(rows, key=lambda row: row.woken_hz)
+        signs.append(f"its clients send it at a regular pace ({period(first.period_ms)} on one connection)")
+    return signs
 
 
 def describe_client_work(evidence: Evidence) -> list[Finding]:
@@ -281,32 +316,38 @@ _SCAN_PERCENT = 25.0
 
 
 def find_table_pollers(evidence: Evidence) -> list[Finding]:
-    """Find SELECTs that read whole tables again and again, by the counters of MariaDB and MySQL.
+    """Find SELECTs that read whole tables, by the counters of MariaDB and MySQL.
 
-    A fault is expensive, and it finds hardly any row or uses much CPU time.
+    A fault uses much CPU time, or it is frequent and finds hardly any row.
     """
     selects = evidence.count_increase("Com_select")
     scans = min(evidence.count_increase("Select_scan"), selects)  # SHOW counts as a scan as well.
     scans_hz = scans / evidence.window_s if evidence.window_s > 0 else 0.0
-    if scans < _MIN_SCANS or scans_hz < _NOTED_HZ or scans < _MIN_SHARE * selects:
+    if not scans or scans < _MIN_SHARE * selects:
         return []
     uses = [use for use in select_uses(evidence, SELECTS) if not INSPECTS.match(use.text)][:1]
+    inspections_hz = sum(use.calls_hz or 0.0 for use in select_uses(evidence, INSPECTS))
     # The counters include the statements of other powerprof commands. The window does not.
     scans_hz = next((use.calls_hz for use in uses if use.calls_hz), scans_hz)
     poller = _find_scanning_client(evidence, scans_hz)
+    statement = "" if poller is None or uses else _find_statement(evidence, poller.client)
+    if INSPECTS.match(statement) or (inspections_hz >= _MIN_SHARE * scans_hz and not uses):
+        return []  # No index helps a SELECT from information_schema.
     percent = _find_percent(evidence, poller, uses)
     changes = evidence.count_increase("Com_insert", "Com_update", "Com_delete", "Com_replace")
     rows_found = _compute_rows_found(evidence, selects)
+    is_frequent = scans >= _MIN_SCANS and scans_hz >= _NOTED_HZ
     finds_nothing = changes <= _MAX_CHANGES * scans and rows_found is not None and rows_found <= _MAX_ROWS_FOUND
     rows_hz = evidence.rate_hz("Handler_read_rnd_next")
     is_unknown_load = percent is None and rows_hz >= _ROWS_HZ
     is_wasteful = is_unknown_load or _is_problem(percent, _compute_woken_hz(evidence, poller, scans_hz), evidence)
-    if not is_costly(percent, evidence) and not (finds_nothing and is_wasteful):
+    is_expensive = is_costly(percent, evidence) and (is_frequent or (percent or 0.0) >= MAIN_PERCENT)
+    if not is_expensive and not (is_frequent and finds_nothing and is_wasteful):
         return []
     rows = [] if poller is None else _select_rows(evidence, _find_tid(evidence, poller.client))
     period_ms = next((row.period_ms for row in rows if row.period_ms), None)
     account = next((use.account for use in uses if use.account), None)
-    account = account if poller is None else _format_account(poller.client)
+    account = account if poller is None else format_account(poller.client.user, poller.client.host)
     pace = f"{period(period_ms)} ({format_rate(scans_hz)})" if period_ms else format_rate(scans_hz)
     rows_read = rows_hz / scans_hz
     lines = [
@@ -315,22 +356,26 @@ def find_table_pollers(evidence: Evidence) -> list[Finding]:
         + (f", {number(rows_found, 2)} rows found by each SELECT" if rows_found is not None else ""),
         *(describe_use(use, evidence) for use in uses),
     ]
-    statement = ""
     if poller is not None:
         lines.append(f"connection {poller.client.id}: {poller.reason}")
-        statement = "" if uses else _find_statement(evidence, poller.client)
     if statement:
         lines.append(f"its statement: {statement[:160]}")
     used = f" It uses {describe_share(percent, evidence)}." if percent else ""
     found = " and finds hardly any row" if finds_nothing else ""
+    by = f" ({shorten_statement(uses[0].text)})" if uses else ""
+    works, remedies = describe_work(uses[0], evidence) if uses else ([], [])
+    works_text = "".join(f" {sentence}" for sentence in works)
     return [
         Finding(
             rule="table_poller",
             severity="fault",
-            text=f"{account or 'A client'} scans a whole table {pace}{found}.{used}{_format_caused(rows)}",
+            text=f"{account or 'A client'} scans a whole table {pace}{found}{by}.{used}{works_text}"
+            f"{_format_caused(rows)}",
             evidence=lines,
             remedy=[
                 "Index the WHERE columns to make each scan cheap, or send the statement less often",
+                *remedies,
+                *list_stops(evidence, account, percent or 0.0),
                 *(["or use a queue that blocks until there is work"] if finds_nothing else []),
                 f"all statements: {next_command(evidence, 'queries')}",
             ],
@@ -343,19 +388,20 @@ def find_table_pollers(evidence: Evidence) -> list[Finding]:
 
 
 def find_sequential_scans(evidence: Evidence) -> list[Finding]:
-    """Find repeated statements of PostgreSQL that spend their CPU time in a sequential scan of a table."""
+    """Find costly statements of PostgreSQL that spend their CPU time in a sequential scan of a table."""
     window = evidence.statement_window
     findings = []
     for use in [] if window is None else window.statements:
         is_scan = use.scan_percent is not None and use.scan_percent >= _SCAN_PERCENT
-        is_repeated = (use.calls_hz or 0.0) >= _NOTED_HZ and not INSPECTS.match(use.text)
-        if not is_scan or not is_repeated or not is_costly(use.percent, evidence):
+        is_cheap = (use.calls_hz or 0.0) < _NOTED_HZ and use.percent < MAIN_PERCENT
+        if not is_scan or is_cheap or INSPECTS.match(use.text) or not is_costly(use.percent, evidence):
             continue
+        rate = "" if use.calls_hz is None else f" {format_rate(use.calls_hz)}"
         findings.append(
             Finding(
                 rule="table_poller",
                 severity="fault",
-                text=f"{use.account or 'A client'} scans a whole table {format_rate(use.calls_hz or 0.0)}. "
+                text=f"{use.account or 'A client'} scans a whole table{rate} ({shorten_statement(use.text)}). "
                 f"It uses {describe_share(use.percent, evidence)}.",
                 evidence=[
                     f"its statement: {use.text[:160]}",
@@ -363,6 +409,7 @@ def find_sequential_scans(evidence: Evidence) -> list[Finding]:
                 ],
                 remedy=[
                     "Index the WHERE columns to make each scan cheap, or send the statement less often",
+                    *list_stops(evidence, use.account, use.percent),
                     f"all statements: {next_command(evidence, 'queries')}",
                 ],
                 rate_hz=use.calls_hz,

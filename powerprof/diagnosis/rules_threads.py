@@ -353,6 +353,7 @@ def find_event_cpu(evidence: Evidence) -> list[Finding]:
                 f"to see the cost of each statement: {next_command(evidence, 'queries')}",
             ],
             rate_hz=sum(1 / event.interval_s for event in started if event.interval_s > 0) or None,
+            percent=percent,
         )
     ]
 

@@ -18,6 +18,7 @@ from powerprof.diagnosis.evidence import (
     Client,
     DeniedAccount,
     LoggedEvent,
+    OpenTransaction,
     ReplicaHost,
     ReplicationChannel,
     ScheduledEvent,
@@ -47,13 +48,29 @@ _COUNTED_STATEMENTS = (
 _COUNTERS = (
     *(f"Com_{name}" for name in _COUNTED_STATEMENTS),
     *("Slave_connections", "Slaves_connected", "Slaves_running", "Connections", "Questions", "Queries", "Uptime"),
-    *("Select_scan", "Handler_read_rnd_next", "Rows_sent", "Access_denied_errors", "Binlog_commits"),
+    *(
+        "Created_tmp_disk_tables",
+        "Sort_rows",
+        "Select_scan",
+        "Handler_read_rnd_next",
+        "Rows_sent",
+        "Access_denied_errors",
+        "Binlog_commits",
+    ),
     *("Binlog_bytes_written", "Executed_events", "Innodb_buffer_pool_pages_dirty", "Innodb_history_list_length"),
 )
 _COUNTERS_LIKE = ("Com_show_%", "Aborted_%", "Threads_%", "Max_statement_time_%")
 _VARIABLES = (
     *("server_id", "port", "read_only", "log_bin", "log_slave_updates", "log_replica_updates", "binlog_format"),
-    *("performance_schema", "max_statement_time", "thread_handling", "innodb_buffer_pool_dump_pct", "wsrep_on"),
+    *(
+        "performance_schema",
+        "max_connections",
+        "wait_timeout",
+        "max_statement_time",
+        "thread_handling",
+        "innodb_buffer_pool_dump_pct",
+        "wsrep_on",
+    ),
     *("skip_name_resolve", "innodb_flush_log_at_timeout", "slave_net_timeout", "replica_net_timeout", *SETTINGS),
 )
 
@@ -125,8 +142,17 @@ def _list_variables() -> str:
 
 def list_own_statements() -> tuple[str, ...]:
     """Return the statements of a diagnosis that cost most, by which a window recognises other diagnoses."""
-    last = (_LAST_STATEMENTS, _DUMP_COUNT, _STATEMENTS, _CONNECTION_THREADS, _REPLICA_ACCOUNTS, _DENIED, _EVENTS)
-    return (*map(_list_processes, _EXTRA_COLUMNS), _list_counters(), _list_variables(), *last)
+    last = (
+        _LAST_STATEMENTS,
+        _DUMP_COUNT,
+        _STATEMENTS,
+        _CONNECTION_THREADS,
+        _REPLICA_ACCOUNTS,
+        _DENIED,
+        _EVENTS,
+        _OPEN_TRANSACTIONS,
+    )
+    return (*map(_list_processes, _EXTRA_COLUMNS), _list_counters(), _list_variables(), *last, _OPEN_TRANSACTIONS)
 
 
 # A look holds one of these advisory locks, by which other instances recognise its connection. No list of a server
@@ -381,6 +407,30 @@ def read_replicas(connection: Sql) -> list[ReplicaHost]:
         )
         for row in rows
     ]
+
+
+# A transaction is open while its client sends nothing. Younger ones are normal.
+_LEAST_OPEN_S = 30
+_OPEN_TRANSACTIONS = (
+    "SELECT t.trx_mysql_thread_id, p.USER, p.HOST, TIMESTAMPDIFF(SECOND, t.trx_started, NOW()) "  # noqa: S608 - ours
+    "FROM information_schema.innodb_trx t JOIN information_schema.processlist p ON p.ID = t.trx_mysql_thread_id "
+    f"WHERE p.COMMAND = 'Sleep' AND t.trx_started < NOW() - INTERVAL {_LEAST_OPEN_S} SECOND "
+    "ORDER BY t.trx_started LIMIT 20"
+)
+
+
+def read_open_transactions(connection: Sql) -> list[OpenTransaction]:
+    """Return the transactions of clients that send nothing, the oldest first; none if the server refuses."""
+    return [
+        OpenTransaction(connection=connection_id, account=format_account(_shorten(user), _shorten(host)), open_s=open_s)
+        for number, user, host, seconds in _fetch_permitted(connection, _OPEN_TRANSACTIONS, columns=4)
+        if (connection_id := sql.parse_count(number)) is not None and (open_s := sql.parse_number(seconds)) is not None
+    ]
+
+
+def format_account(user: str, host: str) -> str:
+    """Return `user@host` of a line of the process list, without the port."""
+    return printable(f"{user or '(nobody)'}@{host.rpartition(':')[0] or host or 'localhost'}")
 
 
 _SECONDS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86_400, "WEEK": 604_800}

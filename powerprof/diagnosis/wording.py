@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from powerprof.diagnosis.evidence import Evidence, ScheduledEvent, ThreadWakeups
 from powerprof.model.text import number
 from powerprof.system.foreign_text import printable
 from powerprof.system.next_steps import command_line
+
+_COLUMNS = re.compile(r"(SELECT\s+.{1,20}?)[\s,(].{20,}?\s(FROM\s.*)", re.IGNORECASE | re.DOTALL)
 
 
 def format_event_rate(hertz: float, what: str) -> str:
@@ -27,6 +30,23 @@ def format_seconds(value: float) -> str:
     if value >= 120:
         return f"{value / 60:.0f} min"
     return f"{value:.0f} s" if value >= 10 else f"{value:.1f} s"
+
+
+def format_share(percent: float, whole_percent: float | None) -> str:
+    """Return a part of the server's CPU time as a share of it and in percent of one CPU."""
+    one = f"{number(percent, 0 if percent >= 10 else 1)} % of one CPU"
+    if not whole_percent:
+        return one
+    return f"{number(100.0 * min(1.0, percent / whole_percent), 0)} % of this server's CPU time ({one})"
+
+
+def shorten_statement(statement: str, width: int = 80) -> str:
+    """Return the text of a statement for a sentence: of a long list of columns the beginning, and the tables."""
+    if len(statement) <= width:
+        return statement
+    listed = _COLUMNS.match(statement)
+    short = f"{listed[1]} … {listed[2]}" if listed is not None else statement
+    return short if len(short) <= width else f"{short[: width - 1].rstrip()}…"
 
 
 def quote_event(event: ScheduledEvent) -> str:

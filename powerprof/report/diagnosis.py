@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from powerprof.diagnosis.consumers import MAIN_PERCENT, MAIN_SHARE, describe_consumer, find_largest_consumer
 from powerprof.diagnosis.evidence import Diagnosis, Finding
 from powerprof.model import text
 from powerprof.report.document import (
@@ -37,33 +38,48 @@ from powerprof.report.table import (
 )
 
 _MAX_FRAMES = 14
-_BUSY_PERCENT = 10.0
 _SHOWN_STATEMENTS = 3
 # The headline for several clients needs this many executions of each in the window.
 _LEAST_CALLS = 5
+_CLIENT_RULES = ("monitoring_client", "table_poller")
 _COUNTS = ("No", "One", "Two", "Three", "Four")
 
 
 def answer_of(diagnosis: Diagnosis) -> str:
-    """Return the sum of clients that use much CPU time, the first fault, or that none was found."""
+    """Return the first fault or the sum of several clients; without a fault, the largest consumer of CPU time."""
     if joint := _answer_for_clients(diagnosis):
         return joint
-    evidence = diagnosis.evidence
     fault = next((finding for finding in diagnosis.findings if finding.severity == "fault"), None)
     if fault is not None:
         return fault.text
-    used = evidence.cpu_percent
-    busy = f" It used {text.number(used, 0)} % of one CPU." if used is not None and used >= _BUSY_PERCENT else ""
     hidden = f"Not visible: {'; '.join(diagnosis.not_visible)}. " if diagnosis.not_visible else ""
     where = " in the rest" if hidden else ""
-    if evidence.exits_hz is None:
-        return f"{hidden}No known problem{where or ' in its status'}.{busy}"
-    return f"{hidden}No known problem{where}: {_wakeups_text(diagnosis)}.{busy}"
+    sentences = [f"{hidden}No known problem{where}: {_wakeups_text(diagnosis)}{_cpu_text(diagnosis)}."]
+    if (neighbour := diagnosis.evidence.neighbour) is not None:
+        used = text.number(neighbour.percent, 0)
+        sentences.append(f"Another program of this host uses {used} % of one CPU: {neighbour.comm} ({neighbour.pid}).")
+    return " ".join(sentences)
+
+
+def _cpu_text(diagnosis: Diagnosis) -> str:
+    """Return the CPU use of a server with its largest consumer; empty if it is unknown."""
+    evidence = diagnosis.evidence
+    consumer = find_largest_consumer(evidence)
+    used = evidence.cpu_percent
+    if used is None:
+        return ""
+    shown = f" and used {text.number(used, 0 if used >= 10 else 1 if used >= 1 else 2)} % of one CPU"
+    if consumer is None or not consumer.percent or not consumer.whole_percent:
+        return shown
+    share = 100.0 * min(1.0, consumer.percent / consumer.whole_percent)
+    return f"{shown}, {text.number(share, 0)} % of it for {describe_consumer(consumer)}"
 
 
 def _wakeups_text(diagnosis: Diagnosis) -> str:
     """Return the wake-ups of a traced server, in words that are true on a busy host, too."""
     evidence, name = diagnosis.evidence, diagnosis.server.version or "the server"
+    if evidence.exits_hz is None:
+        return f"{name} was not traced"
     woken_hz = sum(row.woken_hz for row in evidence.wakeups)
     if not evidence.exits_hz and woken_hz:
         return f"{name} was woken {text.number(woken_hz, 1)} times/s, while the CPUs were running"
@@ -73,11 +89,16 @@ def _wakeups_text(diagnosis: Diagnosis) -> str:
 def _answer_for_clients(diagnosis: Diagnosis) -> str:
     """Return the joint share of several clients that use too much CPU time; empty if a window does not support it.
 
-    Every fault must be such a client, and probes must have measured several executions of each.
+    Every fault must be such a client, and probes must have measured several executions of each. A client with most of
+    the CPU time is the answer itself.
     """
     faults = list_faults(diagnosis)
     window = diagnosis.evidence.statement_window
+    if faults and window is not None and (faults[0].percent or 0.0) >= max(MAIN_PERCENT, MAIN_SHARE * window.percent):
+        return ""
     if window is None or window.method != "probes" or window.percent <= 0 or not 2 <= len(faults) < len(_COUNTS):
+        return ""
+    if any(fault.rule not in _CLIENT_RULES for fault in faults):
         return ""
     used = sum(fault.percent or 0.0 for fault in faults)
     if any(not fault.percent or (fault.rate_hz or 0.0) * window.window_s < _LEAST_CALLS for fault in faults):
@@ -92,9 +113,9 @@ def _answer_for_clients(diagnosis: Diagnosis) -> str:
 
 def _other_wakeups(diagnosis: Diagnosis) -> str:
     """Return the wake-ups of a server whose only faults are clients; empty if it was not traced."""
-    return (
-        "" if diagnosis.evidence.exits_hz is None else f"No known problem in its wake-ups: {_wakeups_text(diagnosis)}."
-    )
+    if diagnosis.evidence.exits_hz is None:
+        return ""
+    return f"No known problem in its wake-ups: {_wakeups_text(diagnosis)}."
 
 
 def statement_lines(table: Table, width: int) -> list[str]:

@@ -15,7 +15,7 @@ _MAX_NAME = 128
 # distinguishes several servers (cluster_name, which Debian sets to VERSION/NAME).
 _TITLE = re.compile(r"^postgres: (?:[^ :]+: )?(.*)$")
 # A client's host has its port or is [local]. Extensions choose titles of any words: "pglogical apply 16384:2342".
-_CLIENT = re.compile(r"^(\S+) (\S+) (?:\[local\]|(\S+?)\(\d+\))(?: .*)?$")
+_CLIENT = re.compile(r"^(\S+) (\S+) (?:\[local\]|(\S+?)\(\d+\))(?: (.*))?$")
 _BACKEND = "backend of "
 _HELPERS = re.compile(
     r"^(logger|startup|checkpointer|background writer|walwriter|autovacuum|archiver|stats collector|logical replication"
@@ -45,6 +45,13 @@ def parse_client(title: str) -> tuple[str, str | None] | None:
         return None
     host = client[3]
     return printable(client[1])[:_MAX_NAME], printable(host)[:_MAX_NAME] if host else None
+
+
+def parse_state(title: str) -> str:
+    """Return the last part of the title of a client's process: `SELECT`, `idle in transaction`; empty for others."""
+    match = _TITLE.match(" ".join(title.split()))
+    client = None if match is None or _HELPERS.match(match[1]) else _CLIENT.match(match[1])
+    return "" if client is None else client[4] or ""
 
 
 def parse_database(name: str) -> str | None:

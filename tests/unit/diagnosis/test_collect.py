@@ -213,6 +213,7 @@ def readings(server: RecordedServer, names: int = 0) -> ServerReadings:
 
 def recorded(before: dict[str, int], after: dict[str, int], lists: list[Table]) -> RecordedServer:
     server = RecordedServer().set("SELECT CONNECTION_ID()", (("id",), [(5,)]))
+    server.set("innodb_trx", (tuple("abcd"), [(11, "web", "h:1", 47)]))
     server.set("IS_USED_LOCK", (tuple("abcdefghijklmnop"), [(5, 6, *[None] * 14)]))
     server.set("SUBSTRING_INDEX(USER()", (("ID",), [(5,), (6,)]))
     server.set("SHOW GLOBAL STATUS", [status(**before), status(**after)])
@@ -231,6 +232,8 @@ def test_readings_of_a_window_are_without_own_connections_and_hide_what_is_alway
     assert [[client.id for client in sample] for sample in facts.samples] == [[12], [13], *[[14]] * 6]
     # 5 are hidden at the start and 3 at the end: the others began or ended.
     assert (facts.hidden_connections_count, facts.other_instances_count) == (3, 1)
+    (waiting,) = facts.open_transactions
+    assert (waiting.connection, waiting.account, waiting.open_s) == (11, "web@h", 47)
     assert (facts.position_before_bytes, facts.position_after_bytes) == (700, 950)
     assert [event.server_id for event in facts.logged] == [3]
     assert made.window_s > 0
@@ -277,6 +280,7 @@ def test_replicas_are_read_only_if_there_may_be_some(
     before: dict[str, int], after: dict[str, int], command: str, asks: bool
 ) -> None:
     server = recorded({**before, "Uptime": 1}, {**after, "Uptime": 2}, [processes(5, command=command)])
+    server.set("innodb_trx", (tuple("abcd"), [(11, "web", "h:1", 47)]))
     server.set("IS_USED_LOCK", ((), ()))
     server.set("SHOW SLAVE HOSTS", (("Server_id", "Host", "Port"), [(2, "r", 3306)]))
     facts = readings(server).facts

@@ -17,12 +17,8 @@ from powerprof.diagnosis.evidence import (
     StatementWindow,
     ThreadCpu,
 )
-from powerprof.diagnosis.rules_clients import (
-    describe_client_work,
-    find_monitoring,
-    find_short_connections,
-    find_table_pollers,
-)
+from powerprof.diagnosis.rules_clients import describe_client_work, find_monitoring, find_table_pollers
+from powerprof.diagnosis.rules_connections import find_short_connections
 from powerprof.model.statements import normalise
 from tests.unit.diagnosis.examples import channel, client, counted, evidence, faults, read_recorded, row
 
@@ -212,11 +208,11 @@ def test_the_only_connection_is_the_monitor_unless_others_came() -> None:
 @pytest.mark.parametrize(
     ("failed", "made", "questions", "rate_hz"),
     [
-        (0, 40, 120, 5.0),
+        (0, 40, 160, 5.0),
         (0, 39, 10, None),  # 4.9 per second
         (20, 59, 10, None),  # failed logins are another finding
         (20, 60, 10, 5.0),
-        (0, 40, 121, None),  # more than 3 statements each
+        (0, 40, 161, None),  # more than 4 statements each
     ],
 )
 def test_short_connections_are_judged_by_rate_and_statements(

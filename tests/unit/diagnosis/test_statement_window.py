@@ -14,12 +14,13 @@ from powerprof.diagnosis.server_queries import list_own_statements
 from powerprof.diagnosis.statement_window import (
     WINDOW_S,
     build_window,
-    compute_scan_percent,
     describe_share,
     describe_use,
+    is_contradiction,
     is_costly,
     join_windows,
     list_unknown_scans,
+    measure_work,
 )
 from powerprof.model.statements import normalise
 from powerprof.queries.records import Asker, SampledStack, Statement
@@ -44,17 +45,45 @@ def test_statements_of_another_diagnosis_are_in_no_row(own: str) -> None:
     assert (window.percent, window.own_percent) == (130.0, 100.0)
 
 
-def test_scan_percent_counts_samples_with_a_scan() -> None:
-    stacks = [
-        SampledStack(["main", "ExecScan", "heap_getnextslot", "memcpy"], 90),
-        SampledStack(["main", "index_getnext_slot"], 10),
-    ]
-    assert compute_scan_percent(statement("SELECT 1", stacks=stacks)) == 90.0
-    assert compute_scan_percent(statement("SELECT 1")) is None
+def measured(*stacks: SampledStack) -> dict[str, float | None]:
+    modules = {
+        "LLVMBuildCall2": "/usr/lib/libLLVM-14.so.1",
+        "llvm_compile_expr": "/usr/lib/postgresql/15/lib/llvmjit.so",
+    }
+    return measure_work(statement("SELECT 1", stacks=list(stacks)), modules)
+
+
+def test_work_of_a_statement_is_a_share_of_its_samples() -> None:
+    scan = SampledStack(["main", "ExecScan", "heap_getnextslot", "memcpy"], 90)
+    rest = SampledStack(["main", "index_getnext_slot"], 10)
+    assert measured(scan, rest) == {"scan_percent": 90.0, "jit_percent": 0.0, "sort_percent": 0.0}
+    assert measured() == dict.fromkeys(("scan_percent", "jit_percent", "sort_percent"))
+    compiled = [SampledStack(["main", frame], 30) for frame in ("LLVMBuildCall2", "llvm_compile_expr")]
+    assert measured(*compiled, SampledStack(["main", "tuplesort_performsort"], 40)) == {
+        "scan_percent": 0.0,
+        "jit_percent": 60.0,
+        "sort_percent": 40.0,
+    }
     # Five samples are enough for a share, also with the suffix of a clone or an argument list.
     for count, percent in ((4, None), (5, 20.0)):
         few = [SampledStack(["main", "heapgettup.constprop.0"], 1), SampledStack(["main", "SeqNextX(int)"], count - 1)]
-        assert compute_scan_percent(statement("SELECT 1", stacks=few)) == percent
+        assert measured(*few)["scan_percent"] == percent
+
+
+@pytest.mark.parametrize(
+    ("before", "percent", "contradicts"),
+    [
+        (None, 90.0, False),
+        (1.0, 4.0, False),  # 3 points
+        (1.0, 4.1, True),
+        (4.1, 1.0, True),
+        (20.0, 40.0, False),  # half of the larger
+        (19.9, 40.0, True),
+        (100.0, 0.0, True),
+    ],
+)
+def test_windows_contradict_by_points_and_by_share(before: float | None, percent: float, contradicts: bool) -> None:
+    assert is_contradiction(before, percent) is contradicts
 
 
 def test_costly_statements_without_enough_stacks_are_listed_as_unknown() -> None:
