@@ -27,6 +27,8 @@ _CLIENT_THREADS = ("sql/one_connection", "threadpool/worker", "thread_pool/tp_")
 # The connections that a remedy names.
 _MOST_CONNECTIONS = 3
 
+ENDED = "ended threads"
+"""The role of threads that ended before they had a name."""
 Kind = Literal["statement", "connection", "account", "connecting", "role"]
 
 
@@ -139,7 +141,9 @@ def _list_roles(evidence: Evidence) -> list[Consumer]:
     if window is None:
         return []
     return [
-        Consumer(
+        _name_ended(evidence, role.percent, window.percent)
+        if role.name == ENDED
+        else Consumer(
             kind="role",
             name=role.name.removeprefix("thread/"),
             percent=role.percent,
@@ -150,6 +154,21 @@ def _list_roles(evidence: Evidence) -> list[Consumer]:
         for role in window.roles
         if not is_client_name(role.name)
     ]
+
+
+def _name_ended(evidence: Evidence, percent: float, whole_percent: float) -> Consumer:
+    """Return the processes that ended in a window: of PostgreSQL with the role of most that it starts."""
+    role = next((starts.role for starts in evidence.starts if starts.role is not None), None)
+    account = find_newcomer(evidence)
+    if role is not None and account is None:
+        return Consumer(kind="role", name=role, percent=percent, whole_percent=whole_percent)
+    return Consumer(
+        kind="connecting",
+        name="opening and closing connections" if account is not None else "threads that ended",
+        percent=percent,
+        whole_percent=whole_percent,
+        account=account,
+    )
 
 
 def _list_connecting(evidence: Evidence) -> list[Consumer]:
@@ -221,7 +240,7 @@ def _list_threads(evidence: Evidence) -> list[Consumer]:
             )
         )
     if (ended := evidence.ended_cpu_percent or 0.0) > 0:
-        consumers.append(Consumer(kind="connecting", name="threads that ended", percent=ended, whole_percent=whole))
+        consumers.append(_name_ended(evidence, ended, whole))
     return consumers
 
 

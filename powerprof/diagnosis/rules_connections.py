@@ -27,9 +27,7 @@ def find_leaked_connections(evidence: Evidence) -> list[Finding]:
 
     A pool opens its connections at once. A leak opens them during the whole window.
     """
-    opened_hz = (
-        evidence.status_after.get("Threads_connected", 0) - evidence.status_before.get("Threads_connected", 0)
-    ) / (evidence.window_s or 1.0)
+    opened_hz = _compute_opened_hz(evidence)
     known = {client.id for client in evidence.clients_before}
     new = [client for client in evidence.clients_after if client.id not in known and client.user not in _NOT_CLIENTS]
     ages_s = sorted(client.time_s for client in new if client.command == "Sleep" and client.time_s is not None)
@@ -61,6 +59,12 @@ def find_leaked_connections(evidence: Evidence) -> list[Finding]:
     ]
 
 
+def _compute_opened_hz(evidence: Evidence) -> float:
+    """Return how many connections per second are opened and stay open."""
+    before, after = (status.get("Threads_connected") for status in (evidence.status_before, evidence.status_after))
+    return 0.0 if before is None or after is None or evidence.window_s <= 0 else (after - before) / evidence.window_s
+
+
 def _describe_setting(evidence: Evidence, name: str, unit: str) -> str:
     value = evidence.variables.get(name)
     return "" if value is None else f" (it is {value}{unit})"
@@ -81,7 +85,9 @@ def compute_connecting_percent(evidence: Evidence, made_hz: float) -> float | No
 def find_short_connections(evidence: Evidence) -> list[Finding]:
     """Find clients that connect repeatedly and send few statements, unless the statements are the cost."""
     failed_hz = evidence.rate_hz("Aborted_connects")
-    made_hz = evidence.rate_hz("Connections") - compute_source_churn_hz(evidence) - failed_hz
+    # Connections that stay open are another finding.
+    stay_hz = max(0.0, _compute_opened_hz(evidence))
+    made_hz = evidence.rate_hz("Connections") - compute_source_churn_hz(evidence) - failed_hz - stay_hz
     percent = compute_connecting_percent(evidence, made_hz)
     uses = select_uses(evidence)
     is_by_statement = bool(

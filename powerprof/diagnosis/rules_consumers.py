@@ -133,10 +133,11 @@ def _describe_main(consumer: Consumer, evidence: Evidence) -> tuple[str, list[st
         sent = find_statement(evidence, consumer.thread)
         does = f"executes {shorten_statement(sent)}" if sent else "executes statements"
         return f"{who} {does}{since}. It uses {consumer.share_text}.", [*stops, all_statements]
+    if consumer.kind == "connecting" and consumer.account is None:
+        text = f"Threads that start and end again use {consumer.share_text}."
+        return text, [all_statements, f"to see the functions: {next_command(evidence, 'profile')}"]
     if consumer.kind == "connecting":
-        who = consumer.account or "Clients"
-        verb = "opens and closes" if consumer.account else "open and close"
-        text = f"{who} {verb} connections again and again: this uses {consumer.share_text}."
+        text = f"{consumer.account} opens and closes connections again and again: this uses {consumer.share_text}."
         return text, ["Keep the connections open, or use a pool", all_statements]
     return _describe_role(consumer, evidence)
 

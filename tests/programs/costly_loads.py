@@ -419,6 +419,7 @@ def autovacuum(servers: Servers) -> Iterator[Place]:
             "CREATE INDEX ON big (k)",
             "CREATE INDEX ON big (v)",
             "CREATE INDEX ON big (id)",
+            "ALTER TABLE big SET (vacuum_index_cleanup = on)",
         )
         numbers = iter(range(1, 10_000_000))
 

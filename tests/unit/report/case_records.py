@@ -327,22 +327,22 @@ def _diagnosis() -> Cases:
     window = StatementWindow(
         window_s=2.5, method="probes", percent=61.5,
         statements=[
-            make(StatementCpu, known=True, percent=33.25, calls_hz=None, text="SELECT a", account="x@h"),
-            make(StatementCpu, known=True, percent=14.75, calls_hz=7.25, text="SELECT b", account=None),
+            make(StatementCpu, known=True, percent=30.25, calls_hz=None, text="SELECT a", account="x@h"),
+            make(StatementCpu, known=True, percent=17.75, calls_hz=7.25, text="SELECT b", account=None),
         ],
     )  # fmt: skip
     evidence: Evidence = replace(record.evidence, statement_window=window, exits_hz=4.375, notes=[])
 
     def fault(percent: float, rate_hz: float, account: str) -> Finding:
         return Finding(
-            rule="client", severity="fault", text=f"{account} is busy", evidence=[], remedy=[],
+            rule="table_poller", severity="fault", text=f"{account} is busy", evidence=[], remedy=[],
             rate_hz=rate_hz, percent=percent, account=account,
         )  # fmt: skip
 
     for label, findings in (
-        ("two clients", [fault(33.25, 7.5, "x@h"), fault(14.75, 3.5, "y@h")]),
-        ("one account", [fault(33.25, 7.5, "x@h"), fault(14.75, 3.5, "x@h")]),
-        ("few calls", [fault(33.25, 7.5, "x@h"), fault(14.75, 1.5, "y@h")]),
+        ("two clients", [fault(30.25, 7.5, "x@h"), fault(17.75, 3.5, "y@h")]),
+        ("one account", [fault(30.25, 7.5, "x@h"), fault(17.75, 3.5, "x@h")]),
+        ("few calls", [fault(30.25, 7.5, "x@h"), fault(17.75, 1.5, "y@h")]),
         ("none", []),
     ):
         changed = replace(record, evidence=evidence, findings=findings, notes=[])
