@@ -17,7 +17,7 @@ from powerprof.diagnosis.evidence import Evidence, RoleCpu, StatementCpu, Statem
 from powerprof.diagnosis.server_queries import list_own_statements
 from powerprof.diagnosis.wording import format_rate, format_share
 from powerprof.measure.progress import announce
-from powerprof.model.statements import NormalText, label_text, limit_texts, make_key
+from powerprof.model.statements import NormalText, limit_texts, make_key
 
 if TYPE_CHECKING:
     from powerprof.queries.records import Queries, Statement
@@ -113,7 +113,7 @@ def measure_statements(
         stacks_s = max(1.0, calls_s, _EXPECTED_SAMPLES / (least * _STACKS_HZ))
         with_stacks = replace(request, duration_s=stacks_s, method="probes", stacks=True, stacks_hz=_STACKS_HZ)
         sampled, _ = measure(with_stacks, server, _ignore)
-        shares = {make_name(one.text): measure_work(one, sampled.modules) for one in sampled.statements}
+        shares = {one.text: measure_work(one, sampled.modules) for one in sampled.statements}
     return replace(window, statements=[replace(use, **shares.get(use.text, {})) for use in window.statements])
 
 
@@ -138,13 +138,6 @@ def _ignore(_: str) -> None:
     """Print nothing: the steps of the short window are no news."""
 
 
-def make_name(text: NormalText) -> NormalText:
-    """Return the text of a statement, whenever it began."""
-    from powerprof.queries.join import BEGAN_BEFORE
-
-    return label_text(text.removeprefix(f"{BEGAN_BEFORE} "))
-
-
 def build_window(record: Queries) -> StatementWindow:
     """Return the statements of a record by CPU use. Those of powerprof itself are a sum."""
     from powerprof.queries.join import OWN
@@ -157,7 +150,7 @@ def build_window(record: Queries) -> StatementWindow:
             continue
         first = next((asker for asker in statement.askers if asker.user is not None), None)
         use = StatementCpu(
-            text=make_name(statement.text),
+            text=statement.text,
             percent=100.0 * statement.c0_s / record.window_s,
             calls_hz=statement.calls_hz,
             account=None if first is None else f"{first.user}@{first.host or 'localhost'}",

@@ -63,6 +63,7 @@ def _record(_: object, measured: Any, __: object) -> Any:
     unknown = dict.fromkeys(("joules", "kind", "energy_split", "calls_count"))
     own = {"server_c0_s": measured.process_cpu_s, "method": measured.method, "window_s": measured.window_s}
     connections = SimpleNamespace(wakeups_count=None)
+    own["other_c0_s"] = 0.0
     return SimpleNamespace(statements=[], background=[], connections=connections, ended=None, **own, **unknown)
 
 
