@@ -13,6 +13,7 @@ import msgspec
 
 from powerprof.attribution import attribute
 from powerprof.attribution.requests import AttributeRequest, ServerChoice
+from powerprof.host.capabilities import Capability
 from powerprof.model import text
 from powerprof.model.attribution import Attribution, StackFrame
 from powerprof.model.text import Say
@@ -87,6 +88,7 @@ class Symbols(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         wakeups_named_percent: wake-ups whose blamed function has a name; null without a trace.
+        server: of a database server, what works on its release.
     """
 
     label: str
@@ -97,6 +99,7 @@ class Symbols(msgspec.Struct, frozen=True, kw_only=True):
     command: str | None
     run: str | None = None
     notes: list[str] = []
+    server: list[Capability] = []
     schema: Literal["powerprof.symbols/1"] = "powerprof.symbols/1"
 
 

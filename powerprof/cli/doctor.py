@@ -8,7 +8,9 @@ ok: works. missing: the command after the arrow provides it. none: this host lac
 or only as root.
 
 --pid shows instead which binaries of a process lack debug symbols, and the command that installs them: the
-distribution's debug package, or debuginfod. --duration shows which symbols matter. --fetch asks for confirmation.
+distribution's debug package, or debuginfod. --duration shows which symbols matter. --fetch asks for confirmation. For a
+database server it also checks whether queries, thread names and digests work on its release; --self-test tries it with
+known statements.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
+from msgspec.structs import replace
+
 from powerprof.cli.options import CommandOptions, top
 from powerprof.cli.output import write_json
 from powerprof.cli.outputs import check_targets, json_file, json_output
 from powerprof.cli.parameters import Mode, flag, group, option, program_value, time_span
-from powerprof.cli.targets import TargetOptions
+from powerprof.cli.targets import ServerOptions, TargetOptions
 from powerprof.cli.terminal import ask_consent, print_progress, print_report, print_text, terminal_width
 
 
@@ -37,8 +41,15 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     )
     from_run: str | None = option("--from", "RUN", "Check the symbols of a saved run of attribute.")
     fetch: bool = flag("--fetch", "Download debug files from the servers in DEBUGINFOD_URLS.")
+    self_test: bool = flag(
+        "--self-test",
+        "With --pid: execute known statements for 10 s and count them by probes (as root).",
+        needs=("--pid",),
+        excludes=("--from",),
+    )
     yes: bool = flag("--yes", "Do not ask for confirmation.", needs=("--fetch",))
     top: int = top()
+    server: ServerOptions = group(ServerOptions)
     runs_dir: Path | None = program_value("runs_dir")
     json: str | None = json_file()
     quiet: bool = program_value("quiet", False)
@@ -64,12 +75,16 @@ def command(options: Options) -> None:
     from powerprof.report.doctor import symbols_lines
 
     request = SymbolsRequest(run=from_run, runs_dir=options.runs_dir, duration_s=options.duration, fetch=options.fetch)
-    record = find_symbols(
-        target,
-        request,
-        lambda text: print_progress(text, options.quiet),
-        lambda question: ask_consent(question, options.yes),
-    )
+
+    def say(text: str) -> None:
+        print_progress(text, options.quiet)
+
+    record = find_symbols(target, request, say, lambda question: ask_consent(question, options.yes))
+    if options.from_run is None and len(record.pids[:1]) == 1 and not target.system:
+        from powerprof.queries.release import check_release
+
+        checked = check_release(record.pids[0], options.server, say, self_test=options.self_test)
+        record = replace(record, server=checked)
     write_json(record, json)
     if json != "-" and not options.quiet:
         print_report(symbols_lines(record, terminal_width(), top=options.top))

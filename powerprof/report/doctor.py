@@ -88,6 +88,8 @@ def symbols_lines(record: Symbols, width: int = text.DEFAULT_WIDTH, *, top: int 
         printed += ["", "To get the missing names:", f"  {record.command}"]
     elif not all(file.is_complete for file in record.files):
         printed += ["", *text.wrap("No known package or debuginfod server has the missing names.", width)]
+    if record.server:
+        printed += ["", "The release of this server:", *capability_text(record.server, width).splitlines()]
     return printed
 
 
