@@ -55,9 +55,9 @@ def are_starts_repeated(starts: int, repetitions: int) -> bool:
 
 
 def is_worse(metrics: Sequence[Metric], primary: str | None) -> bool:
-    """Return whether B is worse by the primary metric, beyond its interval."""
+    """Return whether B is worse by the primary metric: by its mean or typically, beyond the interval."""
     metric = metric_named(metrics, primary)
-    return metric is not None and describe_direction(metric.name, metric.verdict) == "worse"
+    return metric is not None and describe_direction(metric.name, claim_of(metric).verdict) == "worse"
 
 
 def metric_named(metrics: Iterable[M], name: str | None) -> M | None:
@@ -137,10 +137,14 @@ def _count_deciding_pairs(metric: Metric) -> int | None:
 
 
 def with_claim(metric: Metric) -> Metric:
-    """Add the hint and the bound of an inconclusive metric: no evidence is not evidence of equality."""
+    """Add the hint and the bound of an inconclusive metric: no evidence is not evidence of equality.
+
+    The ratio of typical pairs stays if the claim is about it.
+    """
     claim = claim_of(metric)
     difference = msgspec.structs.replace(metric.difference, less_than=claim.bound or None)
-    return msgspec.structs.replace(metric, difference=difference, hint=claim.hint)
+    typical = metric.typical if claim.is_typical else None
+    return msgspec.structs.replace(metric, difference=difference, hint=claim.hint, typical=typical)
 
 
 # A bound beyond the figure itself is useless, except if the figure may be 0.
@@ -169,4 +173,5 @@ def claim_of(metric: Metric) -> Claim:
     if ends is not None and max(map(abs, ends)) <= _ROUNDING * abs(metric.a.mean or 0.0):
         ends = (0.0, 0.0)
     most = NO_BOUND_PERCENT / 100 * base if base is not None else _NO_BOUND_TIMES * abs(metric.a.mean or math.inf)
-    return judge_claim(metric.verdict, ends, ratio.ci95 if ratio else None, widest=most)
+    typical = metric.typical.ci95 if metric.typical is not None else None
+    return judge_claim(metric.verdict, ends, ratio.ci95 if ratio else None, widest=most, typical_ends=typical)

@@ -59,7 +59,7 @@ def judge(a: Measurement, b: Measurement, seed: int) -> Comparison:
     names = {each.a.name for each in both}
     primary = next((side.primary for side in (a, b) if side.primary in names), a.primary)
     by_model = [match_figures(*model, a.steps) for model in zip(a.by_model, b.by_model, strict=False)]
-    metrics = judge_metrics(both, primary, seed, paired=in_pairs, by_model=by_model)
+    metrics = judge_metrics(both, primary, seed, paired=in_pairs, by_model=by_model, typical=True)
     return Comparison(
         command="compare",
         started_at=max(a.started_at, b.started_at),

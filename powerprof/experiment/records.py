@@ -153,6 +153,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
         verdict: `inconclusive` if the interval contains 0, or if it does not after the correction for all metrics.
         hint: direction of an interval that excludes 0 without a verdict; reports print `may be chance`.
         minimum_detectable_percent: the difference that four of five such comparisons would detect.
+        typical: the ratio of typical pairs, only if their ranks are significant and the mean is `inconclusive`.
     """
 
     name: str
@@ -166,6 +167,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     ratio: Ratio | None = None
     source: str | None = None
     hint: Verdict | None = None
+    typical: Ratio | None = None
 
 
 class FunctionChange(msgspec.Struct, frozen=True, kw_only=True):

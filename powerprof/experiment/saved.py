@@ -93,6 +93,7 @@ def _half_of_comparison(path: Path, comparison: Comparison, wanted: str | None) 
         values = (metric.a if side == "a" else metric.b).values
         return Figures(name=metric.name, unit=metric.unit, kind=metric.kind, values=values, source=metric.source)
 
+    starts = comparison.options.get("starts_count")
     options = {**comparison.options, "offered_hz": comparison.offered_hz, "design": comparison.design}
     return Measurement(
         run=f"{comparison.id or path.name}:{wanted}",
@@ -108,6 +109,7 @@ def _half_of_comparison(path: Path, comparison: Comparison, wanted: str | None) 
         threats=comparison.threats,
         control=comparison.control,
         series=path,
+        starts=starts if isinstance(starts, int) else 0,
     )
 
 

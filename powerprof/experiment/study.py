@@ -17,6 +17,7 @@ from powerprof.database import historical
 from powerprof.energy.request import DEFAULT_REQUEST, EnergyRequest
 from powerprof.experiment import sweep
 from powerprof.experiment.bench_options import BenchOptions
+from powerprof.experiment.claims import are_starts_repeated
 from powerprof.experiment.compare import compare_conditions
 from powerprof.experiment.ending import Ending
 from powerprof.experiment.host_settings import is_possible
@@ -212,7 +213,11 @@ def _compare_sides(
         judged = (_judged(metric, len(each)) for each in families for metric in each if metric.name == finding.metric)
         return next(judged, _SideDifference())
     # Each round of a sweep measures every point, in a new order.
-    paired = isinstance(record, Sweep) and len(a.values) == len(b.values)
+    paired = (
+        isinstance(record, Sweep)
+        and len(a.values) == len(b.values)
+        and are_starts_repeated(record.starts_count, len(a.values))
+    )
     both = judge_saved([a], [b], finding.metric, seed, paired=paired)
     return _judged(both[0], 1) if both else _SideDifference()
 

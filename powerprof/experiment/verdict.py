@@ -26,6 +26,8 @@ from powerprof.experiment.records import (
 from powerprof.model.records import Figures
 from powerprof.statistics.intervals import Interval, bounded_interval, interval_ends
 from powerprof.statistics.pairs import Noise, pool_noise, pool_sampling_noise
+from powerprof.statistics.ranks import TYPICAL_LEVEL, measure_typical_ratio
+from powerprof.statistics.scatter import step_of
 from powerprof.statistics.validity import judge_control
 from powerprof.statistics.verdicts import (
     FAMILY_LEVEL,
@@ -49,11 +51,13 @@ def judge_metrics(
     paired: bool = True,
     by_model: Sequence[Sequence[Compared]] = (),
     level: float = PRIMARY_LEVEL,
+    typical: bool = False,
 ) -> list[Metric]:
     """Return every metric with values on both sides, the primary first.
 
     The primary is judged at its `level`; the verdicts of the others are those of a family. `by_model` holds the same
-    metrics by every possible model of the estimate. The uncertainty of the model widens the intervals.
+    metrics by every possible model of the estimate. The uncertainty of the model widens the intervals. With `typical`
+    the ranks of the pairs judge an undecided primary metric.
     """
     judged = []
     noise = _noise(compared) if paired else None
@@ -63,8 +67,20 @@ def judge_metrics(
             metric = _metric(each, result, paired=paired)
             if each.a.kind == "estimated":
                 metric = _widen(metric, _by_name(by_model, each.a.name, seed, noise))
+            if typical and noise is not None and metric.name == primary and metric.difference.sampling_ci95 is None:
+                metric = _add_typical(metric, each, noise)
             judged.append((metric, result.p_value))
     return _as_a_family(judged, primary, level)
+
+
+def _add_typical(metric: Metric, compared: Compared, noise: Noise) -> Metric:
+    """Add the ratio of typical pairs if their ranks decide: few disturbed windows do not move it, unlike the mean."""
+    a, b = ([pair[side] for pair in _both_known(compared)] for side in (0, 1))
+    step = step_of(a, b) if compared.step is None else compared.step
+    found = measure_typical_ratio(a, b, step=step, factor=noise.serial(len(a))[0])
+    if found is None or found.p_value > 1 - TYPICAL_LEVEL:
+        return metric
+    return msgspec.structs.replace(metric, typical=Ratio(b_over_a=found.ratio, ci95=(found.low, found.high)))
 
 
 def judge_saved(a: Sequence[Figures], b: Sequence[Figures], primary: str, seed: int, *, paired: bool) -> list[Metric]:

@@ -21,6 +21,7 @@ def noun_of(name: str) -> str:
 
 
 MAY_BE_CHANCE = "may be chance"
+TYPICALLY = "typically"
 _CORRECTED = "the 95 % interval excludes 0, but the difference is not significant after the correction for"
 
 
@@ -28,7 +29,7 @@ class Outcome(msgspec.Struct, frozen=True):
     """The words for a claim. Only this module makes them.
 
     Attributes:
-        word: better, worse, higher, lower, `may be chance`, inconclusive, or unknown.
+        word: better, worse, higher, lower, also after `typically`; `may be chance`, inconclusive, or unknown.
         count: The remark after `may be chance`: the number of figures judged together; empty otherwise.
         bound: The bound of an inconclusive difference with its unit, or the reason for its absence; empty otherwise.
         is_bounded: Whether `bound` is a bound or proves equal readings.
@@ -53,7 +54,8 @@ def word_claim(name: str, claim: Claim, family: int, things: str = "metrics") ->
         return Outcome("unknown", bound="too few windows for an interval")
     if claim.hint is not None:
         return Outcome(MAY_BE_CHANCE, f" (among {family:,} {things})" if family > 1 else "")
-    return Outcome(describe_direction(name, claim.verdict))
+    typically = f"{TYPICALLY} " if claim.is_typical else ""
+    return Outcome(typically + describe_direction(name, claim.verdict))
 
 
 def outcome_of(metric: Metric, family: int) -> Outcome:
@@ -125,9 +127,18 @@ def explain_chance(hints: Iterable[bool], family: int, things: str = "metrics") 
     return f"May be chance (among {family:,} {things}): {_CORRECTED} {family:,} {things}."
 
 
-def explain_metrics(metrics: Sequence[Metric]) -> str:
-    """Return the explanation of `may be chance` for metrics that were judged together; empty if none has the word."""
-    return explain_chance((claim_of(metric).hint is not None for metric in metrics), len(metrics))
+def explain_metrics(metrics: Sequence[Metric], family: int | None = None) -> str:
+    """Return the explanation of `may be chance` and `typically` for these metrics; empty if none has the words.
+
+    `family` metrics were judged together; None means all of these.
+    """
+    claims = [claim_of(metric) for metric in metrics]
+    chance = explain_chance((claim.hint is not None for claim in claims), family or len(metrics))
+    typical = _TYPICAL_PAIRS if any(claim.is_typical for claim in claims) else ""
+    return " ".join(filter(None, (chance, typical)))
+
+
+_TYPICAL_PAIRS = "Typically: by the ranks of the pairs; a few pairs differ too much for a verdict on the mean."
 
 
 class _Scale:
@@ -169,6 +180,9 @@ def word_difference(metric: Metric, a: str, b: str, family: int) -> str:
     defined, ends, difference = labels.define_metric(metric.name), metric.difference.ci95, metric.difference.b_minus_a
     what = defined.noun
     claim, outcome = claim_of(metric), outcome_of(metric, family)
+    if claim.is_typical and metric.typical is not None and claim.times is not None:
+        ratio = _word_ratio(metric, metric.typical.b_over_a, claim.times, a, b, f"{TYPICALLY} ")
+        return f"{ratio[:-1]}; by the ranks of the pairs, not by the mean)."
     if difference is None or ends is None:
         return f"Too few pairs to judge whether {a} and {b} differ in {what}."
     scale = _Scale(metric)
@@ -190,15 +204,25 @@ def word_difference(metric: Metric, a: str, b: str, family: int) -> str:
         shown = f"{scale.text(abs(difference))} {more} with {b} than with {a}"
         return f"{what[:1].upper()}{what[1:]}: {shown} {within}."
     if shows_times(metric, claim) and metric.ratio is not None and claim.times is not None:
-        first, second, value, times = b, a, metric.ratio.b_over_a, claim.times
-        if value < 1:
-            first, second, value, times = a, b, 1 / value, (1 / times[1], 1 / times[0])
-        low, high = map(labels.format_significant, times)
-        within = interval_text((low, f"{high} times"), is_estimated=is_estimated)
-        shown = defined.word_times(labels.format_significant(value))
-        return f"{first} {shown} {second} {within}."
+        return f"{_word_ratio(metric, metric.ratio.b_over_a, claim.times, a, b)}."
     shown = defined.word_percent(scale.text(abs(difference)).removesuffix(scale.unit), more)
     return f"{b} {shown} {a} {within}."
+
+
+def _word_ratio(metric: Metric, ratio: float, ends: tuple[float, float], a: str, b: str, adverb: str = "") -> str:
+    """Return the sentence about b / a, without a full stop: N times as much, or N % more or less if that is small."""
+    defined, is_estimated = labels.define_metric(metric.name), metric.kind == "estimated"
+    if 2 / 3 < ratio < 1.5:
+        least, most = sorted((100 * (end - 1) for end in ends), key=abs)
+        within = interval_text((f"{_percent_text(abs(end))} %" for end in (least, most)), is_estimated=is_estimated)
+        shown = defined.word_percent(_percent_text(100 * abs(ratio - 1)), "more" if ratio > 1 else "less")
+        return f"{b} {adverb}{shown} {a} {within}"
+    first, second = b, a
+    if ratio < 1:
+        first, second, ratio, ends = a, b, 1 / ratio, (1 / ends[1], 1 / ends[0])
+    low, high = map(labels.format_significant, ends)
+    within = interval_text((low, f"{high} times"), is_estimated=is_estimated)
+    return f"{first} {adverb}{defined.word_times(labels.format_significant(ratio))} {second} {within}"
 
 
 def word_undecided(outcome: Outcome, noun: str, about: str, asked: str) -> str:
@@ -221,7 +245,8 @@ def word_side(metric: Metric, b: str, family: int) -> str:
     basis = f"({defined.basis or defined.thing}{', estimated' if metric.kind == 'estimated' else ''})"
     claim, outcome = claim_of(metric), outcome_of(metric, family)
     if claim.verdict != "inconclusive":
-        return f"{b} is {lower if claim.verdict == 'b_lower' else higher} {basis}"
+        typically = f"{TYPICALLY} " if claim.is_typical else ""
+        return f"{b} is {typically}{lower if claim.verdict == 'b_lower' else higher} {basis}"
     if claim.hint is not None:
         return f"the difference in {subject} {basis} {outcome.text}"
     return f"{subject} {basis} {'shows' if outcome.is_bounded else 'is'} {outcome.text}"

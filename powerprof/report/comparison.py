@@ -13,7 +13,7 @@ from powerprof.experiment.claims import claim_of, find_answer_metrics, percent_b
 from powerprof.experiment.records import Comparison
 from powerprof.model import text
 from powerprof.report import labels
-from powerprof.report.answers import explain_chance, explain_metrics, outcome_of, shows_times
+from powerprof.report.answers import explain_metrics, outcome_of, shows_times
 from powerprof.report.comparison_setup import describe_windows, list_design, list_plan_texts, list_plans
 from powerprof.report.comparison_words import count_deciding_pairs, speed_and_power
 from powerprof.report.document import (
@@ -146,7 +146,6 @@ def _list_metrics(record: Comparison, places: Places, view: View) -> list[Part]:
     """Return the metrics in the order of the table for a terminal, else the most important ones first."""
     whole = comparison_table(record, places)
     shown = list(range(len(whole.rows))) if view.everything else _short_rows(record)
-    hints = (claim_of(record.metrics[place]).hint is not None for place in shown)
     judged = record.verdict.metric
     leading = [
         number
@@ -164,7 +163,7 @@ def _list_metrics(record: Comparison, places: Places, view: View) -> list[Part]:
     names = name_conditions(record)
     return [
         Shown(replace(whole, rows=[whole.rows[place] for place in shown]), metric_lines, forms=TERMINAL),
-        Sentence(explain_chance(hints, len(record.metrics)), forms=TERMINAL),
+        Sentence(explain_metrics([record.metrics[place] for place in shown], len(record.metrics)), forms=TERMINAL),
         Sentence(f"The difference is {names[1]} − {names[0]} {over}. {chart}", look="muted", forms=HTML),
         Shown(
             replace(whole, rows=[whole.rows[number] for number in order]),
@@ -233,7 +232,9 @@ def _list_tiles(record: Comparison) -> list[Tile]:
             continue
         metric, at = record.metrics[indexes[name]], f"/metrics/{indexes[name]}"
         claim, outcome = claim_of(metric), outcome_of(metric, len(record.metrics))
-        if shows_times(metric, claim) and metric.ratio is not None and metric.ratio.b_over_a > 1:
+        if claim.is_typical:
+            value = Markup("× {}").format(figure_html(places.figure(f"{at}/typical/b_over_a", None)))
+        elif shows_times(metric, claim) and metric.ratio is not None and metric.ratio.b_over_a > 1:
             value = Markup("× {}").format(figure_html(places.figure(f"{at}/ratio/b_over_a", None)))
         elif percent_base(metric) is not None:
             value = figure_html(places.figure(f"{at}/difference/percent", 1, "%", sign=True))
@@ -257,16 +258,18 @@ def _list_rows(record: Comparison) -> Iterator[Line]:
     yield [
         *("metric", "unit", "kind", "a", "b", "a_mean", "a_low", "a_high", "b_mean", "b_low", "b_high"),
         *("b_minus_a", "low", "high", "percent", "verdict"),
-        *("minimum_detectable_percent", "hint"),
+        *("minimum_detectable_percent", "hint", "typical_ratio", "typical_low", "typical_high"),
         *(f"{arm}_{number}" for arm in "ab" for number in range(1, pairs + 1)),
     ]
     places = Places(record)
     rows = [*comparison_table(record, places).rows, *system_table(record, places).rows]
     for row, metric in zip(rows, [*record.metrics, *record.system], strict=True):
+        typical = metric.typical
         yield [
             *(row.key, row.exact_unit, row.kind, record.a.name, record.b.name),
             *exact_cells(row, "a", "b", "difference"),
             next(exact_cells(row, "percent")),
             *(metric.verdict, metric.minimum_detectable_percent, claim_of(metric).hint),
+            *((None,) * 3 if typical is None else (typical.b_over_a, *(typical.ci95 or (None, None)))),
             *(value for side in (metric.a, metric.b) for value in [*side.values, *[None] * (pairs - len(side.values))]),
         ]

@@ -65,6 +65,7 @@ class Claim(msgspec.Struct, frozen=True):
         times: The interval of the ratio, if it has the direction of the verdict.
         unknown: Whether there is no interval.
         ends: The interval of the difference.
+        is_typical: Whether verdict and `times` are those of typical pairs, because those of the mean are undecided.
     """
 
     verdict: Verdict = "inconclusive"
@@ -73,6 +74,7 @@ class Claim(msgspec.Struct, frozen=True):
     times: tuple[float, float] | None = None
     unknown: bool = False
     ends: tuple[float, float] | None = None
+    is_typical: bool = False
 
 
 def judge_claim(
@@ -81,14 +83,19 @@ def judge_claim(
     ratio_ends: tuple[float, float] | None = None,
     *,
     widest: float = math.inf,
+    typical_ends: tuple[float, float] | None = None,
 ) -> Claim:
     """Return the permitted statements about b − a, from the ends of the intervals of b − a and of b / a.
 
-    `widest` is the largest useful bound, in the unit of b − a.
+    `widest` is the largest useful bound, in the unit of b − a. `typical_ends` is the interval of the ratio of typical
+    pairs, if their ranks decide. They count only if the mean is undecided and does not point in the other direction.
     """
+    direction = "inconclusive" if ends is None else verdict_of(Interval(*ends, ""))
+    typical = "inconclusive" if typical_ends is None else verdict_of(Interval(*typical_ends, ""), 1.0)
+    if typical != "inconclusive" and verdict == "inconclusive" and direction in ("inconclusive", typical):
+        return Claim(typical, times=typical_ends, ends=ends, is_typical=True)
     if ends is None:
         return Claim(unknown=True)
-    direction = verdict_of(Interval(*ends, ""))
     if direction == "inconclusive":
         most = max(abs(end) for end in ends)
         return Claim(bound=most if most <= widest else None, ends=ends)

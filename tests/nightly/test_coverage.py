@@ -72,6 +72,19 @@ def test_a_report_of_nothing_has_a_false_word_in_one_of_forty(kind: str, paired:
 
 
 @pytest.mark.usefixtures("without_bootstrap")
+@pytest.mark.parametrize("kind", ["normal", "one window in twenty disturbed"])
+def test_typical_verdicts_are_false_in_one_of_forty_and_found_with_more_pairs(kind: str) -> None:
+    counts = (6, 7, 8, 10, 14, 20)
+    false = [false_words(kind, count, TRIALS_COUNT) for count in counts]
+    found = [power(kind, 1.3, count, TRIALS_COUNT // 2) for count in counts]
+    for what, shares in (("false", false), ("1.3 times is found", found)):
+        print(f"| {kind}, {what} | {' | '.join(f'{share:.3f}' for share in shares)} |")
+    assert max(false) <= 0.025 + _three_deviations(0.025), false
+    assert all(later >= earlier - 0.05 for earlier, later in pairwise(found)), found
+    assert found[-1] >= 0.85
+
+
+@pytest.mark.usefixtures("without_bootstrap")
 @pytest.mark.parametrize("kind", POWERS)
 @pytest.mark.parametrize("headline", [True, False])
 def test_more_pairs_never_lose_an_effect(kind: str, headline: bool) -> None:

@@ -70,7 +70,8 @@ def _drawn_interval(metric: Metric) -> DrawnInterval | None:
         return None
     low, high = (100 * end / base for end in ends)
     # Rows are counted exactly and may differ by thousands. Outside the axis they cannot hide the other effects.
-    is_decided = claim_of(metric).verdict != "inconclusive"
+    claim = claim_of(metric)
+    is_decided = claim.verdict != "inconclusive" and not claim.is_typical
     return DrawnInterval(percent, low, high, is_decided, aside=metric.unit == "rows")
 
 

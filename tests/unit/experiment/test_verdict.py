@@ -301,10 +301,14 @@ def test_the_deciding_pairs_are_counted_from_those_of_a() -> None:
 def test_less_is_better_except_of_throughput(name: str, better: str | None) -> None:
     names = {"less": ("better", "worse"), "more": ("worse", "better"), None: ("lower", "higher")}[better]
     assert (describe_direction(name, "b_lower"), describe_direction(name, "b_higher")) == names
-    worse = [
-        is_worse([metric(name=name, verdict=verdict)], name) for verdict in ("b_lower", "b_higher", "inconclusive")
-    ]  # type: ignore[arg-type]
-    assert worse == [better == "more", better == "less", False]
+    drawn = [
+        metric(name=name, verdict="b_lower", ends=(-5.0, -0.5)),
+        metric(name=name, verdict="b_higher", ends=(0.5, 5.0)),
+        metric(name=name, verdict="inconclusive", ends=(-3.0, 5.0)),
+    ]
+    assert [is_worse([each], name) for each in drawn] == [better == "more", better == "less", False]
+    typical = [replace(drawn[2], typical=Ratio(b_over_a=ratio, ci95=(ratio - 0.1, ratio + 0.1))) for ratio in (0.5, 2)]
+    assert [is_worse([each], name) for each in typical] == [better == "more", better == "less"]
 
 
 def test_an_answer_rests_on_cpu_time_or_energy_and_has_a_speed_and_a_power() -> None:

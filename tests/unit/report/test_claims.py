@@ -101,6 +101,10 @@ def _compare(seed: int) -> Iterator[Said]:
     for metric in record.metrics:
         if metric.name == record.verdict.metric:
             fact = Fact(metric.difference.ci95, metric.verdict != "inconclusive", metric.a.mean)
+            if metric.typical is not None and metric.typical.ci95 is not None:
+                low, high = metric.typical.ci95
+                fact = Fact((low - 1, high - 1), True, 1.0)
+                assert " typically " in record.verdict.text
             yield Said(record.verdict.text, [fact])
 
 

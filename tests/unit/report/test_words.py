@@ -82,7 +82,7 @@ def draw_values(chance: random.Random, pairs: int) -> tuple[list[float | None], 
 def draw(seed: int) -> Comparison:
     """Return a comparison of drawn values, judged and worded as a measured one."""
     chance = random.Random(seed)
-    pairs, is_paired = chance.choices((2, 3, 4, 5, 12), (1, 1, 2, 2, 0.1))[0], chance.random() < 0.8
+    pairs, is_paired = chance.choices((2, 3, 4, 5, 12), (1, 1, 2, 2, 0.5))[0], chance.random() < 0.8
     energy = chance.choice(("measured", "estimated"))
     compared = []
     for name, unit in _METRICS:
@@ -97,7 +97,7 @@ def draw(seed: int) -> Comparison:
         [Compared(each.a, replace(each.b, values=[v and v * factor for v in each.b.values])) for each in compared]
         for factor in ((0.97, 1.03) if energy == "estimated" else ())
     ]
-    metrics = judge_metrics(compared, primary, seed, paired=is_paired, by_model=models)
+    metrics = judge_metrics(compared, primary, seed, paired=is_paired, by_model=models, typical=True)
     empty: dict[str, Any] = {"control": None, "threats": [], "blocks": [], "baseline": [], "baseline_after": []}
     record = replace(
         _SAMPLE,
@@ -116,6 +116,8 @@ def draw(seed: int) -> Comparison:
 def _class_of(metric: dict[str, Any]) -> str:
     """Return decided, chance, open or unknown: the only permitted outcome, from the JSON alone."""
     ends = metric["difference"]["ci95"]
+    if metric["typical"] is not None:
+        return "decided"
     if ends is None:
         return "unknown"
     if metric["verdict"] != "inconclusive":
@@ -310,6 +312,26 @@ _CASES = {
     "bound": (_metric(1, (-0.05, 0.06)), "less than 6.0 % (95 % interval: −5.0 % to +6.0 %)", "less than 6.0 %"),
     "ends at 0": (_metric(1, (0.0, 0.2)), "No measurable difference", "less than 20.0 %"),
     "wide": (_metric(1, (-0.9, 3.0)), "the interval is too wide for a bound", "too wide for a bound"),
+    "typical": (
+        replace(_metric(1, (-0.2, 5.0)), typical=Ratio(b_over_a=1.3, ci95=(1.25, 1.4))),
+        "b typically uses 30.0 % more server CPU time per query than a (95 % interval: 25.0 % to 40.0 %; by the ranks",
+        "typically worse",
+    ),
+    "typical, half": (
+        replace(_metric(1, None), typical=Ratio(b_over_a=0.5, ci95=(0.4, 0.8))),
+        "a typically uses 2.00 times as much server CPU time per query as b (95 % interval: 1.25 to 2.50 times; by",
+        "typically better",
+    ),
+    "typical against the mean": (
+        replace(_metric(1, (0.1, 0.9)), typical=Ratio(b_over_a=0.9, ci95=(0.8, 0.95))),
+        "may be chance.",
+        "may be chance",
+    ),
+    "typical beside a verdict": (
+        replace(_metric(1, (0.04, 0.06), "b_higher"), typical=Ratio(b_over_a=0.9, ci95=(0.8, 0.95))),
+        "b uses 5.0 % more",
+        "worse",
+    ),
     "equal": (_metric(1, (0.0, 0.0)), "all windows measured the same value.", "all windows measured the same value"),
     "rounding": (_metric(1, (-1e-17, 1e-17)), "all windows measured the same", "all windows measured the same"),
     "few": (_metric(1, None), "Too few pairs to judge", "unknown"),
