@@ -31,6 +31,13 @@ _PROCESSES = (
     f"SELECT TID, COMMAND, DB, LEFT(INFO, {MOST_TEXT}), USER, HOST FROM information_schema.PROCESSLIST"  # noqa: S608
     " WHERE ID <> CONNECTION_ID()"
 )
+# The list of processes has the present statement of a procedure instead of its CALL.
+_CALLS = (
+    f"SELECT t.THREAD_OS_ID, LEFT(s.SQL_TEXT, {MOST_TEXT})"  # noqa: S608
+    " FROM performance_schema.events_statements_current s"
+    " JOIN performance_schema.threads t ON t.THREAD_ID = s.THREAD_ID"
+    f" WHERE s.EVENT_NAME = 'statement/sql/call_procedure' AND s.END_EVENT_ID IS NULL LIMIT {_MAX_ROWS}"
+)
 _DIGESTS = (
     "SELECT SCHEMA_NAME, DIGEST_TEXT, COUNT_STAR, SUM_ROWS_EXAMINED, SUM_ROWS_SENT, SUM_ROWS_AFFECTED,"
     " SUM_CREATED_TMP_TABLES, SUM_CREATED_TMP_DISK_TABLES, SUM_SELECT_SCAN, SUM_ERRORS "
@@ -46,7 +53,7 @@ _PREPARED = (
 def list_own_statements() -> tuple[str, ...]:
     """Return the statements of `read_report` as a server shows them."""
     threads = (_THREADS.format(info=info) for info in (_INFO, "NULL"))
-    return (*threads, _PROCESSES, f"{_DIGESTS} LIMIT {_MAX_ROWS}", _PREPARED, sql.THREADS_QUERY)
+    return (*threads, _PROCESSES, f"{_DIGESTS} LIMIT {_MAX_ROWS}", _PREPARED, _CALLS, sql.THREADS_QUERY)
 
 
 DIGEST_COUNTERS = ("calls", "examined", "sent", "affected", "tmp", "tmp_disk", "scans", "errors")
@@ -113,6 +120,10 @@ def read_report(connection: Sql, *, running: bool) -> ServerReport:
             if number:
                 _note_account(accounts, number, *account, has_port=True)
                 _note_work(schemas, running_texts, number, schema, info if command == "Query" and running else None)
+    if running and running_texts:
+        for tid, call in _fetch_allowed(connection, _CALLS, 2):
+            if (number := sql.parse_count(tid)) in running_texts and call:
+                running_texts[number] = _text(call)
     digests, lost_count = _read_digests(connection)
     prepared = _read_prepared(connection)
     return ServerReport(

@@ -27,6 +27,7 @@ from powerprof.model.text import Say
 from powerprof.queries.pricing import MeasuredStatements, build_record
 from powerprof.queries.probes import COSTLY_PERCENT, Probes, ProbeTrial
 from powerprof.queries.records import Method, Queries, Statement
+from powerprof.queries.same_statements import StatementKey, key_of
 from powerprof.queries.samples import Samples
 from powerprof.queries.session import QueriesRequest
 from powerprof.queries.target import TracedServer, find_server
@@ -38,8 +39,6 @@ from powerprof.system.listeners import list_tcp_ports
 from powerprof.system.processes import name_of
 from powerprof.system.targets import may_be_forged
 from powerprof.tracing.bpf.mapped_files import UnfitFileError
-
-StatementKey = tuple[str, str | None]
 
 # Seconds between two looks for a server that is away.
 _LOOK_EVERY_S = 1.0
@@ -166,7 +165,10 @@ class StatementHistory:
         if window is not None:
             self.windows.append(window)
             self._shares.append(
-                {_make_key(statement): 100.0 * statement.c0_s / window.window_s for statement in window.statements}
+                {
+                    key_of(statement, window.server.family): 100.0 * statement.c0_s / window.window_s
+                    for statement in window.statements
+                }
             )
 
     @property
@@ -187,14 +189,10 @@ class StatementHistory:
             StatementTrend(
                 statement,
                 100.0 * statement.c0_s / newest.window_s,
-                tuple(shares.get(_make_key(statement), 0.0) for shares in self._shares),
+                tuple(shares.get(key_of(statement, newest.server.family), 0.0) for shares in self._shares),
             )
             for statement in newest.statements
         ]
-
-
-def _make_key(statement: Statement) -> StatementKey:
-    return statement.text, statement.schema_name
 
 
 class ServedServer(Closeable):

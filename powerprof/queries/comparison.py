@@ -13,6 +13,7 @@ import msgspec
 from powerprof.model.records import Kind, Note, Record
 from powerprof.model.statements import NormalText
 from powerprof.queries.records import Method, Queries, Statement
+from powerprof.queries.same_statements import pair_statements
 from powerprof.statistics.distributions import student_quantile
 from powerprof.statistics.verdicts import UNKNOWN_CLAIM, Claim, judge_claim
 from powerprof.statistics.verdicts import Verdict as IntervalVerdict
@@ -154,20 +155,14 @@ def compare_queries(a: Queries, b: Queries, started_at: str) -> QueriesCompariso
         raise UsageError("a run of queries without a window", "measure again")
     if a.server.family != b.server.family:
         raise UsageError("the statements of two kinds of servers are not the same", "compare two runs of one kind")
-    before, after = _by_name(a), _by_name(b)
-    names = list(dict.fromkeys([*before, *after]))
-    ratios = {name: _ratio(before[name], after[name]) for name in names if name in before and name in after}
-    scatter = _measure_scatter([ratio for ratio, error in ratios.values() if ratio is not None and error is not None])
+    pairs = pair_statements(a, b)
+    ratios = [(None, None) if one is None or other is None else _ratio(one, other) for one, other in pairs]
+    in_both = sum(one is not None and other is not None for one, other in pairs)
+    scatter = _measure_scatter([ratio for ratio, error in ratios if ratio is not None and error is not None])
     changes = [
-        _change(
-            name,
-            after.get(name) or before[name],
-            _of(before.get(name), a),
-            _of(after.get(name), b),
-            *ratios.get(name, (None, None)),
-            scatter,
-        )
-        for name in names
+        _change(known, _of(one, a), _of(other, b), *ratio, scatter)
+        for (one, other), ratio in zip(pairs, ratios, strict=True)
+        if (known := other or one) is not None
     ]
     return QueriesComparison(
         started_at=started_at,
@@ -176,12 +171,8 @@ def compare_queries(a: Queries, b: Queries, started_at: str) -> QueriesCompariso
         b=_side(b),
         statements=sorted(changes, key=lambda change: (-abs(change.change_percent_of_cpu), change.text)),
         common_ratio=None if scatter is None else math.exp(scatter.middle),
-        notes=_notes(a, b, scatter, len(ratios)),
+        notes=_notes(a, b, scatter, in_both),
     )
-
-
-def _by_name(record: Queries) -> dict[tuple[NormalText, str | None], Statement]:
-    return {(one.text, one.schema_name): one for one in record.statements}
 
 
 def _side(record: Queries) -> QueriesSide:
@@ -211,7 +202,6 @@ def _of(statement: Statement | None, record: Queries) -> StatementSide | None:
 
 
 def _change(
-    name: tuple[NormalText, str | None],
     known: Statement,
     a: StatementSide | None,
     b: StatementSide | None,
@@ -226,8 +216,8 @@ def _change(
         low, high = ratio * math.exp(-half), ratio * math.exp(half)
     return StatementChange(
         id=known.id,
-        text=name[0],
-        schema_name=name[1],
+        text=known.text,
+        schema_name=known.schema_name,
         became=became,
         change_percent_of_cpu=(b.percent_of_cpu if b else 0.0) - (a.percent_of_cpu if a else 0.0),
         a=a,

@@ -70,6 +70,7 @@ _MESSAGES = {COM_QUERY: "a statement, its text not readable", FASTPATH: "a funct
 _MAX_COMMAND = 255
 # The procedure that a server creates to execute an event (Event_job_data::construct_sp_sql).
 _EVENT = re.compile(r"CREATE PROCEDURE ([`\"])((?:(?!\1).|\1\1)+)\1\(\) SQL SECURITY INVOKER ", re.DOTALL)
+_CALL = re.compile(r"\s*CALL\b", re.IGNORECASE)
 _AUTOVACUUM = b"autovacuum: "  # autovac_report_activity
 
 
@@ -148,7 +149,9 @@ def join_trace(trace: StatementTrace, known: ServerReport) -> Parts:
 
     for use in uses:
         text, schema = name_of(use.id, use.tid)
-        if use.began_before and use.id <= _MAX_COMMAND and (running := known.running.get(use.tid)):
+        running = known.running.get(use.tid, "") if use.began_before else ""
+        # Until its end, the memory of a procedure has the text of its present statement.
+        if running and (use.id <= _MAX_COMMAND or (use.open_count and is_call(running))):
             text, schema = _name_running(running, trace.family), known.schemas.get(use.tid)
         total = add_use(use, text, schema)
         total.several |= use.id in several
@@ -344,6 +347,11 @@ def _join_background(trace: StatementTrace, known: ServerReport) -> list[Backgro
         for name, threads in groups.items()
     ]
     return sorted(rows, key=lambda background: (-background.c0_s, background.thread))
+
+
+def is_call(text: str) -> bool:
+    """Return whether a statement executes a stored procedure."""
+    return _CALL.match(text) is not None
 
 
 def make_row_id(name: str, schema: str | None) -> str:

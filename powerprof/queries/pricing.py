@@ -17,7 +17,16 @@ from powerprof.database.server_report import DIGEST_COUNTERS, ServerReport
 from powerprof.energy.split import Consumer
 from powerprof.energy.total import Total, host_energy
 from powerprof.energy.windows import WindowEnergy
-from powerprof.model.records import EnergyPart, EnergyReading, EnergySplit, Notes, ToolCost, Window, ended_by_signal
+from powerprof.model.records import (
+    EnergyPart,
+    EnergyReading,
+    EnergySplit,
+    Note,
+    Notes,
+    ToolCost,
+    Window,
+    ended_by_signal,
+)
 from powerprof.model.statements import make_key
 from powerprof.queries.join import Parts
 from powerprof.queries.records import Method, Queries, QueryServer, Share, Statement, TracingCost
@@ -113,8 +122,8 @@ def price_share(part: S, number: int, server_c0_s: float, pricing: Pricing | Non
         watts=joules / window_s if window_s > 0 else None,
         kind=pricing.split.kind,
     )
-    if isinstance(share, Statement) and share.calls_count:
-        return msgspec.structs.replace(share, joules_per_call=joules / share.calls_count)
+    if isinstance(share, Statement) and share.c0_ms_per_call is not None and share.c0_s > 0:
+        return msgspec.structs.replace(share, joules_per_call=joules * share.c0_ms_per_call / (1e3 * share.c0_s))
     return share
 
 
@@ -286,9 +295,16 @@ def build_record(server: TracedServer, measured: MeasuredStatements, energy: Win
             cpu_percent=None if window.tool_cpu_s is None else 100 * window.tool_cpu_s / host_s,
             lost_count=measured.lost_count,
         ),
-        notes=[*measured.notes, *window.notes, *_note_energy(price)],
+        notes=[*measured.notes, *_note_partial_calls(statements), *window.notes, *_note_energy(price)],
         ended=ended_by_signal(measured.interrupted),
     )
+
+
+def _note_partial_calls(statements: Sequence[Statement]) -> list[Note]:
+    """Return a note if statements have calls, and each call began before the window or had not ended."""
+    count = sum(bool(one.calls_count) and one.began_before_count + one.unfinished_count > 0
+                and one.c0_ms_per_call is None for one in statements)  # fmt: skip
+    return [Note("calls_partial", {"count": count})] if count else []
 
 
 def _note_energy(price: Pricing | None) -> Notes:

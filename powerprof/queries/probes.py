@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -16,7 +15,7 @@ from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.sampling import WindowMeter
 from powerprof.measure.window import WindowPart, run_window
 from powerprof.model.records import Note, Window
-from powerprof.queries.join import UNKNOWN_PREPARED, join_trace
+from powerprof.queries.join import UNKNOWN_PREPARED, is_call, join_trace
 from powerprof.queries.pricing import MeasuredStatements
 from powerprof.queries.records import Statement
 from powerprof.queries.target import TracedServer, ask_server
@@ -27,15 +26,13 @@ from powerprof.tracing.profile import SAMPLE_HZ as STACKS_HZ
 from powerprof.tracing.profile import OnCpuTracer
 from powerprof.tracing.statements import QueryTracer
 
-_CALL = re.compile(r"\s*CALL\b", re.IGNORECASE)
-
 
 def _note_trace(
     trace: StatementTrace, known: ServerReport, server: TracedServer, statements: Sequence[Statement]
 ) -> list[Note]:
     """Return a note for each property of a window that could mislead a reader."""
     notes = []
-    if any(_CALL.match(statement.text) for statement in statements):
+    if any(is_call(statement.text) for statement in statements):
         notes.append(Note("within_call"))
     if any(statement.text == UNKNOWN_PREPARED for statement in statements):
         notes.append(Note("prepared_before"))

@@ -75,6 +75,8 @@ WORDS: dict[str, str] = {
     "within_call": "statements in a stored procedure are part of its CALL and not listed separately",
     "prepared_before": "statements prepared before the window, or with unknown numbers, have no text. Their text is "
     "available with performance_schema=ON, or after the clients reconnect",
+    "calls_partial": "{count} {count:statement has|statements have} no call that began and ended within the window: "
+    "CPU time, wake-ups, latency and waits per call are unknown; a longer window measures them (--duration)",
     "ends_by_do_command": "this kernel does not report when a socket is written: latency lasts to the next wait for a "
     "packet",
     "ends_by_report": "this kernel does not report when a socket is written: a statement ends just before its last "

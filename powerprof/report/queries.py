@@ -318,6 +318,7 @@ def _list_rows(record: Queries) -> Iterator[Line]:
         *("page_faults_count", "rows_examined_per_call", "rows_sent_per_call", "latency_p50_ms", "latency_p95_ms"),
         *("joules", "low_joules", "high_joules", "watts", "kind"),
         *("id", "latency_p99_ms", *(f"{name}_ms" for name in WAITS)),
+        *("began_before_count", "unfinished_count"),
     ]
     for statement in record.statements:
         yield [
@@ -325,6 +326,7 @@ def _list_rows(record: Queries) -> Iterator[Line]:
             *(getattr(statement.latency_ms, name, None) for name in ("p50", "p95")),
             *(*_energy_cells(statement), statement.id, getattr(statement.latency_ms, "p99", None)),
             *(getattr(statement.waits_ms, name, None) for name in WAITS),
+            *(statement.began_before_count, statement.unfinished_count),
         ]
     for row in record.background:
         yield ["background", row.thread, *[None] * 3, row.c0_s, row.c0_percent, None, row.wakeups_count]
