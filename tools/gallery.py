@@ -20,10 +20,12 @@ from powerprof.database.private_server import PrivateServer
 from powerprof.system.program_search import need
 from tests.conftest import REPOSITORY
 from tests.programs import transcripts
+from tools.terminal_picture import capture_screen, draw_screen
 
 GALLERY = REPOSITORY / "docs/gallery"
 _SHOTS = {"idle": (1100, 900), "compare": (1100, 900)}
 _POLL_S = 0.02
+_PAUSES_S, _WATCHED_S = (0.05, 0.2, 0.5), 40
 _MONITORING = "monitoring"
 # Short names are words of the pages too.
 _NAME = re.compile(r"(?!python|maria|powerprof|sysbench|chrom).{7,}")
@@ -48,6 +50,8 @@ def main(names: list[str]) -> None:
                 print(f"gallery: {name}", file=sys.stderr)
                 make(Path(kept))
                 _leave_out(strangers, GALLERY / f"{name}.html")
+        if not names or "watch" in names:
+            _watch(strangers)
         if not names or "readme" in names:
             transcripts.write(Path(kept), _account, PrivateServer)
             _leave_out(strangers, transcripts.PAGE)
@@ -107,6 +111,33 @@ def _attribute(folder: Path) -> None:
     with PrivateServer() as server:
         words = ("--pid", str(server.pid), "--defaults-file", str(_account(server, folder)), "--duration", "4")
         _powerprof("attribute", folder, "attribute", *words)
+
+
+def _watch(strangers: list[str]) -> None:
+    """Draw the screen of `watch` for a server with a polling client."""
+    stop = threading.Event()
+    with PrivateServer(settings={"thread_pool_stall_limit": 100}) as server:
+        clients = [threading.Thread(target=_poll, args=(server, stop, pause_s)) for pause_s in _PAUSES_S]
+        for client in clients:
+            client.start()
+        try:
+            words = ["-m", "powerprof", "watch", "--pid", str(server.pid), "--interval", "2"]
+            lines = capture_screen([sys.executable, *words], 100, 22, _WATCHED_S)
+        finally:
+            stop.set()
+            for client in clients:
+                client.join()
+    for name in [*strangers, *_strangers()]:
+        lines = [line.replace(name, _STRANGER) for line in lines]
+    path = GALLERY / "watch.svg"
+    path.write_text(draw_screen(lines, 100, "sudo powerprof watch --pid mysqld --interval 2"), encoding="utf-8")
+
+
+def _poll(server: PrivateServer, stop: threading.Event, pause_s: float) -> None:
+    with server.connect() as connection, connection.cursor() as cursor:
+        while not stop.wait(pause_s):
+            cursor.execute("SELECT COUNT(*) FROM information_schema.TABLES")
+            cursor.fetchall()
 
 
 def _diagnose(folder: Path) -> None:

@@ -12,10 +12,12 @@ from powerprof.cure.records import Cure
 from powerprof.experiment.study import StudyRun
 from powerprof.model.runs import decode_record
 from powerprof.report.cure import answer_of
+from powerprof.report.kinds import document_of, load_saved
+from powerprof.report.render.terminal import render_terminal
 from tests.conftest import REPOSITORY
 from tests.unit.docs.test_reference import table_of
 
-DOCS = REPOSITORY / "docs"
+DOCS, README, _PYTHON = REPOSITORY / "docs", REPOSITORY / "README.md", "/usr/bin/python3.11"
 
 
 def _flat(name: str) -> str:
@@ -86,5 +88,10 @@ def test_the_figures_of_the_readme_are_saved_runs() -> None:
     assert idle.metric == "server_wakings_hz" and idle.a is not None and idle.b is not None
     rates = f"wake {idle.b.mean:.1f} times a second, those of MySQL 5.5.9 {idle.a.mean:.1f} times"
     assert f"The threads of an idle MySQL 9.7 {rates}" in readme
+    gzip = load_saved(str(DOCS / "runs/compare-commands.json"), None)
+    answer = "\n".join(render_terminal(document_of(gzip), 80)[:2])
+    assert f"$ powerprof compare -- gzip -1 -c {_PYTHON} -- gzip -9 -c {_PYTHON}\n{answer}\n" in README.read_text(
+        "utf-8"
+    )
     cure = answer_of(decode_record(DOCS / "runs/cure.json", Cure))
     assert cure in readme and cure in _flat("how-to/cure.md")

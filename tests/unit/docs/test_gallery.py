@@ -29,9 +29,16 @@ def test_a_page_carries_the_record_of_a_run(name: str) -> None:
 
 def test_it_is_small() -> None:
     sizes = {path.name: path.stat().st_size for path in GALLERY.iterdir()}
-    assert {f"{name}.html" for name in PAGES} | {"idle.png", "compare.png"} == set(sizes)
+    assert {f"{name}.html" for name in PAGES} | {"idle.png", "compare.png", "watch.svg"} == set(sizes)
     assert max(sizes.values()) <= 400_000
     assert sum(sizes.values()) <= 4_000_000
+
+
+def test_the_picture_of_watch_shows_the_screen_and_requests_nothing() -> None:
+    text = (GALLERY / "watch.svg").read_text(encoding="utf-8")
+    assert not re.search(r"url\((?!#)|@import|<script|href=", text)
+    assert all(word in text for word in ("wake-ups", "statements/s", "trend", "itself:", "quit"))
+    assert not re.search(r"/(home|root|work)/", text)
 
 
 def test_every_answer_has_its_block_of_80_columns() -> None:
