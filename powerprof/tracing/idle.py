@@ -32,7 +32,7 @@ from powerprof.system.targets import Target
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.shared_numbers import Count, Shared
 from powerprof.tracing.captures import Array, CpuEdge, find_unchecked_cpus
-from powerprof.tracing.idle_data import RunTimes, aggregate_exits, compute_traced_residency
+from powerprof.tracing.idle_data import RunTimes, aggregate_exits, compute_traced_residency, set_last_names
 from powerprof.tracing.idle_program import (
     ON_DEMAND,
     EarlyLoad,
@@ -159,6 +159,7 @@ class IdleTracer(WindowPart):
         ran = self._run_times.since(totals)
         if len(open_periods):
             causes = aggregate_exits(open_periods, causes)
+            set_last_names(causes, self._sums.exited)  # an open period has the name that its thread had then
         sample, sample_1_in = self._sample.take(open_periods)
         before, self._counters = self._counters, self.program.per_cpu_sum("counters")
         addresses = self._sums.functions_in(causes)
