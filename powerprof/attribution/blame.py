@@ -19,7 +19,7 @@ from powerprof.attribution.sites import NO_STACK, SiteStacks
 from powerprof.energy.split import Consumer, split_host_energy
 from powerprof.energy.total import host_energy
 from powerprof.model.attribution import Attribution, RunningTime, StackCounts, Wakeup, Waking
-from powerprof.model.records import EnergyReading, EnergySplit, Note, ended_by_signal
+from powerprof.model.records import EnergyReading, EnergySplit, Note
 from powerprof.stacks.runtimes import runtime_notes
 from powerprof.system.tasks import ENDED, Task, restore_traced
 from powerprof.tracing.bpf.shared_numbers import RunKind
@@ -356,7 +356,7 @@ def build_attribution(capture: Capture, stacks: SiteStacks) -> Attribution:
             *([_note_rowless_time(rowless)] if counted and sum(rowless.values()) >= _ROWLESS_NS else []),
             *_notes(capture, exits),
         ],
-        ended=ended_by_signal(capture.interrupted),
+        ended=capture.ended,
     )
 
 

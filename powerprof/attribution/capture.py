@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from powerprof.measure.idle_counters import StateInfo
 from powerprof.model.attribution import StackFrame, TargetInfo
-from powerprof.model.records import EnergyReading, EnergySource, Notes, ToolCost
+from powerprof.model.records import Ended, EnergyReading, EnergySource, Notes, ToolCost
 from powerprof.stacks.image import ProcessImage, check_image
 from powerprof.stacks.registers import machine_of
 from powerprof.system.errors import DataError, reason_of
@@ -193,7 +193,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     wakeup_joules: float | None = None
     notes: Notes = []
     energy_source: EnergySource | None = None
-    interrupted: bool = False
+    ended: Ended | None = None
     named: NamedSites | None = None
     stat_idle_percent: float | None = None
     own_helpers: list[int] = []

@@ -21,13 +21,15 @@ from powerprof.attribution.requests import (
     has_dtrace,
     label_record,
     only_pid,
+    read_names_after,
     read_own_names,
     thread_name_reader,
 )
 from powerprof.measure.clock import format_now
 from powerprof.measure.progress import announce
+from powerprof.measure.target_life import SHORT_LOOK_S, TargetLife
 from powerprof.model import text
-from powerprof.model.records import Record, ended_by_signal, sum_known
+from powerprof.model.records import Record, sum_known
 from powerprof.model.text import Say
 from powerprof.system.errors import CapabilityError
 from powerprof.system.targets import Target, TargetChoice
@@ -134,10 +136,11 @@ def _trace_by_bpf(target: Target, request: OffCpuRequest, read_names: ReadThread
 
     names = dict(read_names())
     say("loading the tracer")
-    with OffCpuTracer(None if target.system else target.pids, target.find_members) as tracer:
+    pids = None if target.system else target.pids
+    with TargetLife(target, SHORT_LOOK_S) as life, OffCpuTracer(pids, target.find_members) as tracer:
         announce(say, f"following {target.label}", request.duration_s)
-        trace = tracer.measure(request.duration_s, settle=request.settle)
-    names.update(read_names())
+        trace = tracer.measure(request.duration_s, life, settle=request.settle)
+    names.update(read_names_after(read_names, trace.ended))
     return build_bpf_profile(trace, names)
 
 
@@ -145,22 +148,26 @@ def _trace_by_dtrace(target: Target, request: OffCpuRequest, read_names: ReadThr
     from powerprof.tracing.dtrace_output import parse_latency, parse_wakeups
 
     duration_s = request.duration_s
-    sleeps = parse_latency(_run_dtrace("sleep-wake-latency", target, duration_s, say, settle=False))
-    wakings = None
-    if not sleeps.interrupted:
-        wakings = parse_wakeups(_run_dtrace("wakeups", target, duration_s, say, settle=request.settle))
+    with TargetLife(target, SHORT_LOOK_S) as life:
+        sleeps = parse_latency(_run_dtrace("sleep-wake-latency", target, duration_s, life, say, settle=False))
+        wakings = None
+        if sleeps.ended is None:
+            wakings = parse_wakeups(_run_dtrace("wakeups", target, duration_s, life, say, settle=request.settle))
     tids = {thread.tid for thread in sleeps.threads}
     tids |= {wakeup.sleeper_tid for wakeup in wakings.wakeups} if wakings is not None else set()
-    return build_dtrace_profile(sleeps, wakings, read_own_names(tids, read_names()))
+    names = read_names_after(read_names, sleeps.ended if wakings is None else wakings.ended)
+    return build_dtrace_profile(sleeps, wakings, read_own_names(tids, names))
 
 
-def _run_dtrace(question: Question, target: Target, duration_s: float, say: Say, *, settle: bool) -> DtraceRun:
+def _run_dtrace(
+    question: Question, target: Target, duration_s: float, life: TargetLife, say: Say, *, settle: bool
+) -> DtraceRun:
     from powerprof.tracing.dtrace import find_dtrace, read_script, render_script, run_dtrace
 
     pid, dtrace = only_pid(target), find_dtrace()
     script = render_script(read_script(question), pid=pid)
     say(DTRACE_NOTE.format(duration_s))
-    return run_dtrace(dtrace, script, pid, duration_s, settle=settle)
+    return run_dtrace(dtrace, script, pid, duration_s, life, settle=settle)
 
 
 def build_bpf_profile(trace: OffCpuTrace, names: Mapping[int, str]) -> OffCpuProfile:
@@ -184,7 +191,7 @@ def build_bpf_profile(trace: OffCpuTrace, names: Mapping[int, str]) -> OffCpuPro
         method="bpf",
         tool_cpu_s=trace.tool_cpu_s,
         bpf_s=trace.bpf_s,
-        ended=ended_by_signal(trace.interrupted),
+        ended=trace.ended,
     )
 
 
@@ -242,7 +249,10 @@ def _thread(sums: ThreadSums, window_s: float, names: Mapping[int, str]) -> OffC
 
 
 def build_dtrace_profile(sleeps: SleepsTrace, wakings: WakersTrace | None, names: Mapping[int, str]) -> OffCpuProfile:
-    """Return the record of a window of sleeps and one of wakings (None: interrupted before); `names` by thread id."""
+    """Return the record of a window of sleeps and one of wakings; `names` by thread id.
+
+    `wakings` is None if the first window ended early.
+    """
     total = sum(wakeup.count for wakeup in wakings.wakeups) if wakings is not None else None
     return OffCpuProfile(
         pids=[sleeps.pid],
@@ -276,7 +286,7 @@ def build_dtrace_profile(sleeps: SleepsTrace, wakings: WakersTrace | None, names
         method="dtrace",
         tool_cpu_s=sum_known(trace.tool_cpu_s for trace in (sleeps, wakings) if trace is not None),
         bpf_s=None,
-        ended=ended_by_signal(sleeps.interrupted or wakings is None or wakings.interrupted),
+        ended=sleeps.ended if wakings is None else wakings.ended,
     )
 
 
@@ -358,12 +368,14 @@ def count_syscalls(chosen: TargetChoice, server: ServerChoice, request: SyscallR
     read_names = thread_name_reader(server, target)
     started_at, names = format_now(), dict(read_names())
     say("loading the counter")
-    with SyscallTracer(None if target.system else target.pids, target.find_members) as tracer:
+    pids = None if target.system else target.pids
+    with TargetLife(target, SHORT_LOOK_S) as life, SyscallTracer(pids, target.find_members) as tracer:
         announce(say, f"counting system calls of {target.label}", request.duration_s)
-        trace = tracer.measure(request.duration_s, settle=request.settle)
+        trace = tracer.measure(request.duration_s, life, settle=request.settle)
     tids = {row.tid for row in trace.calls} | {row.tid for row in trace.files}
     own = {row.tid: row.comm for row in trace.files} | trace.exited_names
-    names = own | read_own_names(tids, {**names, **read_names()})
+    names |= read_names_after(read_names, trace.ended)
+    names = own | read_own_names(tids, names)
     return label_record(build_syscall_profile(trace, names), target, started_at)
 
 
@@ -388,7 +400,7 @@ def build_syscall_profile(trace: SyscallTrace, names: Mapping[int, str]) -> Sysc
         limits=list(_LIMITS),
         tool_cpu_s=trace.tool_cpu_s,
         bpf_s=trace.bpf_s,
-        ended=ended_by_signal(trace.interrupted),
+        ended=trace.ended,
     )
 
 

@@ -18,11 +18,13 @@ from powerprof.attribution.requests import (
     has_dtrace,
     label_record,
     only_pid,
+    read_names_after,
     thread_name_reader,
 )
 from powerprof.measure.clock import format_now
 from powerprof.measure.progress import announce
-from powerprof.model.records import Record, ended_by_signal
+from powerprof.measure.target_life import SHORT_LOOK_S, TargetLife
+from powerprof.model.records import Record
 from powerprof.model.text import Say
 from powerprof.statistics.counts import proportion
 from powerprof.system.errors import CapabilityError, UnknownNameError, UsageError
@@ -120,11 +122,15 @@ def profile_target(chosen: TargetChoice, server: ServerChoice, request: ProfileR
     names = dict(read_names())
     say("loading the sampler")
     pids = None if target.system else target.pids
-    with OnCpuTracer(pids, event, find_members=target.find_members, frequency_hz=request.frequency_hz) as tracer:
+    hz = request.frequency_hz
+    with (
+        TargetLife(target, SHORT_LOOK_S) as life,
+        OnCpuTracer(pids, event, find_members=target.find_members, frequency_hz=hz) as tracer,
+    ):
         announce(say, f"sampling {target.label}", request.duration_s)
         started_at = format_now()
-        capture = tracer.measure(request.duration_s, settle=request.settle)
-    names.update(read_names())
+        capture = tracer.measure(request.duration_s, life, settle=request.settle)
+    names.update(read_names_after(read_names, capture.ended))
     return label_record(build_on_cpu_profile(capture, server_names=names), target, started_at)
 
 
@@ -188,7 +194,7 @@ def build_on_cpu_profile(capture: OnCpuCapture, server_names: Mapping[int, str] 
         notes=[*capture.notes, *(sampled.compare_with_clock(clock_ms) if sampled is not None else ()), *names.notes],
         tool_cpu_s=capture.tool_cpu_s,
         bpf_s=capture.bpf_s,
-        ended=ended_by_signal(capture.interrupted),
+        ended=capture.ended,
     )
 
 
@@ -332,14 +338,17 @@ def _count_by_bpf(target: Target, request: FunctionsRequest, say: Say, consent: 
 
     say("finding the functions")
     risk = request.unwinding_risk
-    with FunctionTracer(
-        target.pids, request.pattern, find_members=target.find_members, limit=request.limit, unwinding_risk=risk
-    ) as tracer:
+    with (
+        TargetLife(target, SHORT_LOOK_S) as life,
+        FunctionTracer(
+            target.pids, request.pattern, find_members=target.find_members, limit=request.limit, unwinding_risk=risk
+        ) as tracer,
+    ):
         if tracer.danger is not None:
             consent(tracer.danger)
         count = len(tracer.functions)
         announce(say, f"counting {count} function{'s' * (count != 1)}", request.duration_s)
-        return build_function_profile(tracer.measure(request.duration_s, settle=request.settle))
+        return build_function_profile(tracer.measure(request.duration_s, life, settle=request.settle))
 
 
 def _count_by_dtrace(target: Target, request: FunctionsRequest, say: Say) -> FunctionProfile:
@@ -348,9 +357,11 @@ def _count_by_dtrace(target: Target, request: FunctionsRequest, say: Say) -> Fun
 
     pid, dtrace = only_pid(target), find_dtrace()
     say(f"finding the functions; {DTRACE_NOTE.format(request.duration_s)}")
-    return build_function_profile(
-        trace_functions(dtrace, pid, request.pattern, request.duration_s, limit=request.limit, settle=request.settle)
-    )
+    with TargetLife(target, SHORT_LOOK_S) as life:
+        trace = trace_functions(
+            dtrace, pid, request.pattern, request.duration_s, life, limit=request.limit, settle=request.settle
+        )
+    return build_function_profile(trace)
 
 
 def _row(counts: FunctionCounts, trace: FunctionTrace) -> FunctionRow:
@@ -421,5 +432,5 @@ def build_function_profile(trace: FunctionTrace) -> FunctionProfile:
         limits=list(_limits(trace.method)),
         method=trace.method,
         tool_cpu_s=trace.tool_cpu_s,
-        ended=ended_by_signal(trace.interrupted),
+        ended=trace.ended,
     )

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from powerprof.energy.request import DEFAULT_REQUEST, EnergyRequest
-from powerprof.model.records import Note, Notes
+from powerprof.model.records import Ended, Note, Notes
 from powerprof.model.text import Say
 from powerprof.system.errors import CapabilityError, PowerprofError, UnknownNameError, UsageError
 from powerprof.system.processes import label_of
@@ -134,6 +134,11 @@ def thread_name_reader(server: ServerChoice, target: Target) -> ReadThreadNames:
         return names
 
     return read_local_names
+
+
+def read_names_after(read_names: ReadThreadNames, ended: Ended | None) -> Mapping[int, str]:
+    """Return the server's thread names after a window. A server that ended or stopped in it would not answer."""
+    return {} if ended is not None and ended.is_of_target else read_names()
 
 
 def complete_thread_names(pids: Collection[int], names: dict[int, str]) -> tuple[dict[int, str], Notes]:

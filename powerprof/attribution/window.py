@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from powerprof import __version__
 from powerprof.attribution.capture import Capture, IdleCpu
 from powerprof.attribution.causes import LookUp
-from powerprof.attribution.requests import AttributeRequest, ReadThreadNames, complete_thread_names
+from powerprof.attribution.requests import AttributeRequest, ReadThreadNames, complete_thread_names, read_names_after
 from powerprof.energy.total import host_energy
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.cpuidle import read_packages
@@ -23,6 +23,7 @@ from powerprof.measure.idle_counters import Snapshot
 from powerprof.measure.procfs import own_peak_bytes
 from powerprof.measure.progress import announce
 from powerprof.measure.residency import find_inconsistency
+from powerprof.measure.target_life import TargetLife
 from powerprof.measure.window import GroupCpuClock, run_window
 from powerprof.model.attribution import TargetInfo
 from powerprof.model.records import Note, Notes, ToolCost
@@ -54,6 +55,7 @@ def trace_window(
     if target.system:
         units.scan()
     with (
+        TargetLife(target) as life,
         WindowEnergy(request.energy) as energy,
         trace_stacks(target, early, every_period=request.every_period) as (tracer, looks),
         RunTimeMeter(tracer.program) as price,
@@ -63,11 +65,11 @@ def trace_window(
         looks.members.require_one()
         announce(say, f"tracing {target.label}", request.duration_s)
         clock = GroupCpuClock(target.cgroup)
-        passed = run_window(request.duration_s, price, *opened.parts, clock, settle=request.settle, hold=True)
+        passed = run_window(request.duration_s, price, *opened.parts, clock, life, settle=request.settle, hold=True)
         window = opened.collect(passed)
         window = replace(window, trace=replace(window.trace, run_time_s=price.spent_s()))
         stacks = looks.collect()
-        names.update(read_names())
+        names.update(read_names_after(read_names, passed.ended))
         names, unnamed = complete_thread_names(target.pids, names)
         unseen = _unseen_time_notes(clock.used_ns, window.trace.ran, stacks.images)
         from powerprof.host.describe import host_record
@@ -118,7 +120,9 @@ def build_capture(
         lost_count=window.trace.lost_count + stacks.lost_count,
         memory_bytes=own_peak_bytes(),
     )
-    ended = [] if target.system else [pid for pid in target.pids if has_ended(pid)]
+    # The first processes of a target end the window.
+    others = [] if target.system else set(target.pids) - set(target.roots)
+    ended = [pid for pid in sorted(others) if has_ended(pid)] if window.ended is None else []
     notes = [*completed.notes, *floor_notes, *context.notes]
     notes += [Note("process_ended", {"pid": pid}) for pid in ended]
     if not stacks.registers_found:
@@ -163,7 +167,7 @@ def build_capture(
         wakeup_joules=energy.wakeup_joules(whole.kind),
         notes=notes,
         energy_source=energy.source,
-        interrupted=window.interrupted,
+        ended=window.ended,
         stat_idle_percent=window.stat_idle_percent,
     )
 

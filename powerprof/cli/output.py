@@ -175,9 +175,10 @@ def deliver(
     record, outcome = _save(record, command, saving, raw)
     outcome.hint = resumed_by or (f"the measured part is saved as {outcome.run}" if outcome.run else None)
     ended = getattr(record, "ended", None)
-    if ended is not None and ended.how == "failed" and not signals.has_arrived():
+    if ended is not None and ended.how != "interrupted" and not signals.has_arrived():
         # After a signal the error is no reason: the signal may have ended the server too.
-        outcome.measuring = PowerprofError(ended.why, outcome.hint)
+        remedy = f"kill -CONT {ended.pid} resumes it" if ended.how == "target_stopped" else None
+        outcome.measuring = PowerprofError(ended.message, "; ".join(filter(None, [remedy, outcome.hint])) or None)
     interruption = _release_signals(outcome.hint)
 
     last_line = " ".join(part for part in (f"Saved as {outcome.run}." if outcome.run else None, next_step) if part)

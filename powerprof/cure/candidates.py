@@ -13,6 +13,7 @@ from powerprof.cure.slack import slack_text
 from powerprof.cure.threads import SlackChoice, check_owner, find_target
 from powerprof.diagnosis.evidence import Diagnosis, Finding, LiveRemedy, ThreadWakeups
 from powerprof.diagnosis.thread_pace import explain_no_slack, group_by_own_timer, sum_woken_hz
+from powerprof.measure.target_life import raise_ended
 from powerprof.model import text
 from powerprof.model.text import Say
 from powerprof.system import signals
@@ -131,7 +132,7 @@ def resolve_finding(
     try:
         diagnosis = _diagnose(pid, request, say)
         if diagnosis.ended:
-            raise signals.interruption()
+            raise_ended(diagnosis.ended)
     finally:
         signals.release()  # Signals are held from the end of a window, but this one is not saved.
     number, finding = find_finding(request.choice.word, diagnosis.findings)

@@ -12,6 +12,7 @@ from powerprof.cure.remedies import CureRequest, PlannedChange
 from powerprof.cure.threads import SlackChoice
 from powerprof.diagnosis.thread_pace import explain_no_slack, group_by_own_timer, predict_slack, sum_woken_hz
 from powerprof.diagnosis.thread_wakeups import compute_timers_hz, list_thread_wakeups
+from powerprof.measure.target_life import raise_ended
 from powerprof.measure.unseen_interrupts import read_timer_interrupts
 from powerprof.model.text import Say
 from powerprof.reversible.kinds import is_same_value
@@ -78,7 +79,7 @@ def predict_change(plan: PlannedChange, target: Target, request: CureRequest, sa
         switches = read_switches(target.pids[0]).get(thread.tid)
         attribution = attribute.analyse(trace)
         if attribution.ended:
-            raise signals.interruption()
+            raise_ended(attribution.ended)
     except CapabilityError:
         return None  # The windows report the reason.
     finally:

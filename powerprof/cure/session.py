@@ -24,9 +24,9 @@ from powerprof.experiment.plan import block_order
 from powerprof.experiment.verdict import count_missing_pairs
 from powerprof.measure.procfs import own_peak_bytes
 from powerprof.measure.progress import Countdown, join_parts
-from powerprof.measure.window import run_window
+from powerprof.measure.target_life import TargetLife, raise_ended
 from powerprof.model.attribution import TargetInfo
-from powerprof.model.records import EnergySource, Notes, ToolCost, ended_by_signal
+from powerprof.model.records import Ended, EnergySource, Notes, ToolCost
 from powerprof.model.text import Say, number
 from powerprof.reversible.changed import ChangedSettings, change_settings
 from powerprof.reversible.groups import describe_values, join_values
@@ -69,7 +69,7 @@ class _Trial(msgspec.Struct):
     say: Countdown
     blocks: list[CureBlock] = msgspec.field(default_factory=list)
     tool_cpu_s: float = 0.0
-    interrupted: bool = False
+    ended: Ended | None = None
     untraced: str | None = None
     unprobed: str | None = None
     unsampled: str | None = None
@@ -84,10 +84,12 @@ class _Trial(msgspec.Struct):
             changed_values = change.since
         thread = plan.remedy.thread
         watch = LatencyWatch(request.max_p95_percent, request.guard_percentile)
+        tid = None if thread is None else thread.tid
         with (
+            TargetLife(self.target) as life,
             StatementLatencies(self.target.pids[0]) as statements,
             ReplicaSampler(self.target.pids[0], request) as replica,
-            CureWindows(self.target, None if thread is None else thread.tid, energy, statements, replica) as windows,
+            CureWindows(self.target, tid, energy, statements, replica, life) as windows,
         ):
             self.untraced = windows.untraced
             self.unprobed, self.unsampled = statements.unavailable, replica.unavailable
@@ -102,7 +104,7 @@ class _Trial(msgspec.Struct):
                     else:
                         with self._change(journal):
                             self._measure(windows, arm, pairs, changed_values, 2 * done, watch)
-                    if self.interrupted or self.rise is not None:
+                    if self.ended or self.rise is not None:
                         return
                 primary = choose_primary(plan, self.blocks)
                 metrics = judge_blocks(self.blocks, primary, request.seed)
@@ -127,22 +129,28 @@ class _Trial(msgspec.Struct):
         watch: LatencyWatch,
     ) -> None:
         """Measure consecutive windows of one arm, in which the settings must have these values."""
-        if run_window(_SETTLE_S).interrupted is not None:
-            self.interrupted = True
+        self._keep_end(windows.settle(_SETTLE_S))
+        if self.ended is not None:
             return
         for pair in pairs:
             label = join_parts(f"{arm}: window {len(self.blocks) + 1} of {count}", _format_so_far(self.blocks))
             self.say.step(label, len(self.blocks), count, self.request.window_s)
             measured = windows.measure(self.request.window_s, pair, arm)
             self.tool_cpu_s += measured.tool_cpu_s
-            if measured.interrupted is not None:
-                self.interrupted = True  # A shortened window belongs to no pair.
-                return
+            self._keep_end(measured.ended)
+            if self.ended is not None:
+                return  # A shortened window belongs to no pair.
             self._check_values(expected)
             self.blocks.append(measured.block)
             self.rise = watch.add(arm, measured.latencies)
             if self.rise is not None:
                 return
+
+    def _keep_end(self, ended: Ended | None) -> None:
+        """Keep the end of a window by a signal. Raise TargetEndedError if the target ended it."""
+        if ended is not None and ended.is_of_target:
+            raise_ended(msgspec.structs.replace(ended, why=f"{ended.why} during the test", after_s=None))
+        self.ended = ended
 
     def _check_values(self, expected: Sequence[str | None]) -> None:
         """Raise PowerprofError if another user has changed a setting, or if it is gone."""
@@ -299,7 +307,7 @@ def _make_record(
         ),
         energy_source=source,
         notes=_make_notes(trial),
-        ended=ended_by_signal(trial.interrupted),
+        ended=trial.ended,
     )
 
 

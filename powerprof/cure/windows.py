@@ -19,9 +19,9 @@ from powerprof.cure.replicas import OWN_STATEMENTS, ReplicaSampler
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.sampling import WindowMeter
 from powerprof.measure.window import WindowPart, run_window
-from powerprof.model.records import Window
+from powerprof.model.records import Ended, Window
 from powerprof.system.closeable import Closeable
-from powerprof.system.errors import CapabilityError, Interrupted
+from powerprof.system.errors import CapabilityError
 from powerprof.system.targets import Target
 from powerprof.system.tasks import read_switches
 
@@ -56,11 +56,11 @@ class SwitchCounter(WindowPart):
 
 
 class CureWindow(msgspec.Struct, frozen=True):
-    """A measured window, and the signal that ended it early."""
+    """A measured window, and its early end."""
 
     block: CureBlock
     tool_cpu_s: float
-    interrupted: Interrupted | None
+    ended: Ended | None
     latencies: WindowLatencies | None = None
 
 
@@ -78,9 +78,10 @@ class CureWindows(Closeable):
         energy: WindowEnergy,
         statements: StatementLatencies | None = None,
         replica: ReplicaSampler | None = None,
+        life: WindowPart | None = None,
     ) -> None:
         self._target, self._tid, self._energy = target, tid, energy
-        self._statements, self._replica = statements, replica
+        self._statements, self._replica, self._life = statements, replica, life
         self._counter = SwitchCounter(target.pids[0])
         self._stack = ExitStack()
         self._traced: tuple[WindowTracer, WindowStacks] | None = None
@@ -100,10 +101,15 @@ class CureWindows(Closeable):
     def close(self) -> None:
         self._stack.close()
 
+    def settle(self, duration_s: float) -> Ended | None:
+        """Let the effect of the other arm pass. Return why it ended early."""
+        return run_window(duration_s, *(() if self._life is None else (self._life,))).ended
+
     def measure(self, duration_s: float, pair: int, arm: Arm) -> CureWindow:
         """Return a measured window. Raise PowerprofError if a counter cannot be read."""
         parts = [
             self._counter,
+            *(() if self._life is None else (self._life,)),
             *(() if self._statements is None else self._statements.parts),
             *(() if self._replica is None else self._replica.parts),
         ]
@@ -125,7 +131,7 @@ class CureWindows(Closeable):
         own_statements = OWN_STATEMENTS if self._replica is not None and self._replica.parts else None
         latencies = None if self._statements is None else self._statements.collect(own_statements)
         block = self._make_block(pair, arm, window, latencies, traced)
-        return CureWindow(block, passed.tool_cpu_s, passed.interrupted, latencies)
+        return CureWindow(block, passed.tool_cpu_s, passed.ended, latencies)
 
     @property
     def _own_tid(self) -> int | None:

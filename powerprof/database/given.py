@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import getpass
+import math
 import os
 import re
 from pathlib import Path
@@ -15,8 +16,11 @@ from powerprof.database.base import Login
 from powerprof.database.option_files import OptionValue, read_options
 from powerprof.database.server_process import find_server_pid
 from powerprof.database.wire import read_connection_listener
+from powerprof.measure.target_life import TargetLife
 from powerprof.system.caller import caller, is_delegated
 from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.system.processes import label_of
+from powerprof.system.targets import Target
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql
@@ -109,6 +113,7 @@ class GivenServer:
         self.login = login
         self.pid: int | None = None
         """Its process; None if it runs on another host or cannot be found."""
+        self._life: TargetLife | None = None
         self.version = ""
         """Product and version, such as `MariaDB 10.11.19`."""
 
@@ -121,10 +126,14 @@ class GivenServer:
                 # Later connections accept only this process, even if the path leads to another one.
                 self.login = self.login.for_process(self.pid)
         self.version = version
+        if self.pid is not None:
+            # Checked after each window: a look in a window would wake a CPU.
+            self._life = TargetLife(Target((self.pid,), label_of(self.pid)), math.inf)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        return None
+    def __exit__(self, *raised: object) -> None:
+        if self._life is not None:
+            self._life.__exit__(*raised)
 
     @property
     def socket(self) -> Path | None:
@@ -154,8 +163,11 @@ class GivenServer:
         return True
 
     def check(self) -> None:
-        """Raise PowerprofError if it accepts no connection."""
-        self.connect().close()
+        """Raise PowerprofError if it has ended or was stopped, or on another host, if it accepts no connection."""
+        if self._life is None:
+            self.connect().close()
+        else:
+            self._life.check()
 
 
 def given_server(url: str | None = None, socket: Path | None = None, defaults_file: Path | None = None) -> GivenServer:

@@ -35,9 +35,12 @@ _HINTS = {
     1045: "give the user and password with --defaults-file or MYSQL_PWD",
     1698: "run as the system user of that account, or name another account",
     1040: "raise max_connections, or use fewer --clients",
+    2006: "the server's error log says why",
     2002: "is the server running, and is the socket or port right?",
     2003: "is the server running, and is the socket or port right?",
 }
+# The exceptions in texts of PyMySQL: (BrokenPipeError(32, 'Broken pipe')), ([Errno 104] Connection reset by peer).
+_NESTED = re.compile(r"\((?:\w+\(\d+, ['\"]([^'\"]*)['\"]\)|\[Errno -?\d+\] ([^)]*))\)")
 # This table marks a schema that powerprof made.
 OWN_TABLE = "powerprof_made_this"
 # Each Handler_read_* counts rows read from the storage engine (MariaDB, Server Status Variables).
@@ -219,6 +222,7 @@ def statement_error(what: str, error: Exception) -> StatementError:
     """Return a PyMySQL error as one line with its remedy."""
     number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     reason = str(error.args[1]) if number and len(error.args) > 1 else str(error)
+    reason = _NESTED.sub(lambda inner: f"({(inner[1] or inner[2]).lower()})", reason)
     if not number and not isinstance(error, OSError):
         detail = printable(" ".join(reason.split()))[:60]
         reason = f"it does not speak the MySQL protocol: {detail or type(error).__name__}"

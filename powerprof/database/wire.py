@@ -30,6 +30,7 @@ from powerprof.database.base import Limits
 from powerprof.system import paths
 from powerprof.system.acting import connecting_as
 from powerprof.system.caller import HostUser
+from powerprof.system.errors import reason_of
 from powerprof.system.files import try_text
 from powerprof.system.foreign_text import whole
 from powerprof.system.reader_process import account_ids, process_of, shared
@@ -180,7 +181,7 @@ class BoundedConnection(_Connection):  # type: ignore[misc]
             elif sock is None and self._listener is not None:
                 sock = self._connect_to_account(self._listener)
         except OSError as error:
-            reason = f"Can't connect to MySQL server on {self.unix_socket or self.host!r} ({error})"
+            reason = f"Can't connect to MySQL server on {self.unix_socket or self.host!r} ({reason_of(error)})"
             raise err.OperationalError(CR.CR_CONN_HOST_ERROR, reason) from error
         super().connect(sock)
 
@@ -284,11 +285,11 @@ class BoundedConnection(_Connection):  # type: ignore[misc]
         except TimeoutError:
             return
         except OSError as error:
-            self._refuse(CR.CR_SERVER_LOST, f"Lost connection to MySQL server during query ({error})")
+            self._refuse(CR.CR_SERVER_LOST, f"the connection to the server broke ({reason_of(error)})")
         finally:
             self._left_s -= time.monotonic() - began_s
         if not part:
-            self._refuse(CR.CR_SERVER_LOST, "Lost connection to MySQL server during query")
+            self._refuse(CR.CR_SERVER_LOST, "the server closed the connection")
         self._received += part
 
     def _describe_limit(self) -> str:

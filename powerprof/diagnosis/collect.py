@@ -41,7 +41,9 @@ from powerprof.diagnosis.process_starts import WATCH_S, read_subscriptions, watc
 from powerprof.diagnosis.statement_window import measure_statements
 from powerprof.diagnosis.thread_wakeups import compute_timers_hz, list_thread_wakeups
 from powerprof.measure.progress import announce
+from powerprof.measure.target_life import TargetLife, raise_ended
 from powerprof.measure.window import run_window
+from powerprof.model.records import Ended, ended_by_signal
 from powerprof.model.statements import limit_texts, normalise_replication_error
 from powerprof.model.text import Say
 from powerprof.system import signals
@@ -177,19 +179,24 @@ class Subject(msgspec.Struct, frozen=True):
     target: Target | None = None
     login: Login | None = None
 
+    @property
+    def processes(self) -> Target:
+        """The processes of the server; without a process on this host none ever ends."""
+        return self.target or Target(() if self.pid is None else (self.pid,), self.label)
+
 
 class Inspection(msgspec.Struct, frozen=True):
     """The evidence about a server and its trace, which is None if the server was not traced.
 
     Attributes:
-        interrupted: Whether SIGINT or SIGTERM ended the inspection early.
+        ended: The early end of the inspection, by a signal or because the server stopped.
         refusal: The reason why the server was not traced, if this host or user may not.
     """
 
     evidence: Evidence
     attribution: Attribution | None
     capture: Capture | None
-    interrupted: bool
+    ended: Ended | None
     refusal: CapabilityError | None = None
 
     @property
@@ -202,6 +209,11 @@ class Inspection(msgspec.Struct, frozen=True):
 
 def inspect_server(subject: Subject, duration_s: float, say: Say) -> Inspection:
     """Return the evidence of `duration_s` seconds. Raise PowerprofError if the server ends during the inspection."""
+    with TargetLife(subject.processes) as life:
+        return _inspect(subject, duration_s, life, say)
+
+
+def _inspect(subject: Subject, duration_s: float, life: TargetLife, say: Say) -> Inspection:
     notes: list[str] = []
     readings = ServerReadings(subject.connection, notes, subject.pid, subject.target)
     readings.read_before()
@@ -219,34 +231,42 @@ def inspect_server(subject: Subject, duration_s: float, say: Say) -> Inspection:
     else:
         notes.append("not traced: the server runs on another host, or its process was not found")
     left_s = duration_s - (time.monotonic() - started_s)
-    interrupted = attribution is not None and attribution.ended is not None
+    ended = None if attribution is None else attribution.ended
     if attribution is None and left_s > 0:
         announce(say, f"watching {subject.label}", left_s)
-        interrupted = run_window(left_s).interrupted is not None
+        ended = run_window(left_s, life).ended
+    if ended is not None and ended.is_of_target:
+        if ended.how != "target_stopped":
+            raise_ended(ended)
+        # A stopped server answers no question.
+        silent = msgspec.structs.replace(subject, connection=None, login=None)
+        readings = ServerReadings(None, notes, subject.pid, subject.target)
+        evidence = build_evidence(silent, readings, attribution, ended.after_s or duration_s, notes)
+        return Inspection(evidence, attribution, capture, ended, refusal)
     readings.read_after()
     readings.neighbour = others.find_largest(readings.list_pids())
     if postgres is not None:
         readings.cpu = add_titles(readings.cpu)
         readings.facts.open_transactions = waiting.list_still_waiting()
     if postgres is not None and before is not None:
-        if not interrupted:
+        if ended is None:
             announce(say, "watching new processes", WATCH_S)
             readings.watch = watch_starts(postgres)
         readings.window_s = time.monotonic() - started_s
         readings.subscriptions = (before.subscriptions, read_subscriptions(postgres).subscriptions)
         readings.facts.variables = before.settings
-    if attribution is not None and not interrupted and not (subject.pid is not None and is_stopped(subject.pid)):
+    if attribution is not None and ended is None and not (subject.pid is not None and is_stopped(subject.pid)):
         try:
             signals.release()  # Signals are held from the end of the traced window.
             window = _measure_statements(subject, readings.cpu.cpu_percent, duration_s, say, notes)
             readings.statement_window = window
-            interrupted = window is not None and window.interrupted
+            ended = None if window is None else window.ended
         except Interrupted:  # The traced window is complete and stays.
-            interrupted = True
+            ended = ended_by_signal(True)
         finally:
             signals.hold()
     evidence = build_evidence(subject, readings, attribution, duration_s, notes)
-    return Inspection(evidence, attribution, capture, interrupted, refusal)
+    return Inspection(evidence, attribution, capture, ended, refusal)
 
 
 def _measure_statements(
@@ -338,8 +358,8 @@ def _trace(subject: Subject, readings: ServerReadings, duration_s: float, say: S
     from powerprof.attribution.requests import AttributeRequest
     from powerprof.attribution.sites import SiteStacks
 
-    target = subject.target or Target((subject.pid or 0,), subject.label)
-    capture = attribute.trace_target(target, AttributeRequest(duration_s=duration_s), readings.read_thread_names, say)
+    request = AttributeRequest(duration_s=duration_s)
+    capture = attribute.trace_target(subject.processes, request, readings.read_thread_names, say)
     say("unwinding and naming")
     stacks = SiteStacks(capture)
     attribution = blame.build_attribution(capture, stacks)

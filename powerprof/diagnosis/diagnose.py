@@ -24,7 +24,6 @@ from powerprof.diagnosis.consumers import MAIN_PERCENT
 from powerprof.diagnosis.evidence import SQL_FAMILIES, DiagnosedServer, Diagnosis, Evidence, Finding
 from powerprof.diagnosis.statement_window import list_unknown_scans
 from powerprof.diagnosis.wording import format_seconds, has_replica_terms, next_command, use_replica_terms
-from powerprof.model.records import ended_by_signal
 from powerprof.model.text import number, plural
 from powerprof.system.errors import CapabilityError, UsageError
 from powerprof.system.processes import label_of
@@ -231,7 +230,7 @@ def run(request: DiagnosisRequest, say: Callable[[str], None]) -> tuple[Diagnosi
         host=host_record(),
         tool=attribution.tool if attribution else None,
         notes=notes,
-        ended=ended_by_signal(inspection.interrupted),
+        ended=inspection.ended,
     )
     return diagnosis, inspection
 

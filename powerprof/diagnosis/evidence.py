@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from powerprof.database.base import ReplicationStatus
-from powerprof.model.records import Record, ServerInfo
+from powerprof.model.records import Ended, Record, ServerInfo
 from powerprof.model.statements import NormalText
 from powerprof.system.foreign_text import whole
 
@@ -246,7 +246,7 @@ class StatementWindow(msgspec.Struct, frozen=True, kw_only=True):
     connecting_percent: float = 0.0
     roles: list[RoleCpu] = []
     statements: list[StatementCpu] = []
-    interrupted: bool = False
+    ended: Ended | None = None
 
 
 class DeniedAccount(msgspec.Struct, frozen=True, kw_only=True):

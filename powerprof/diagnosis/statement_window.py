@@ -99,13 +99,13 @@ def measure_statements(
         request = QueriesRequest(pid=str(server.pid), duration_s=WINDOW_S, energy=NO_METER)
         record, _ = measure(request, server, _ignore)
         window = build_window(record)
-        if not window.interrupted and is_contradiction(before_percent, window.percent):
+        if window.ended is None and is_contradiction(before_percent, window.percent):
             longer_s = max(_LONGER * WINDOW_S, before_s)
             announce(say, "measuring statements again, for longer: the CPU use changed", longer_s)
             record, _ = measure(replace(request, duration_s=longer_s), server, _ignore)
             window = build_window(record)
         costly = list_unknown_scans(window)
-        if server.family != "postgresql" or record.method != "probes" or not costly or window.interrupted:
+        if server.family != "postgresql" or record.method != "probes" or not costly or window.ended is not None:
             return window
         least = min(use.percent for use in costly) / 100.0
         slowest_hz = min(use.calls_hz or 0.0 for use in costly)
@@ -167,7 +167,7 @@ def build_window(record: Queries) -> StatementWindow:
             for row in record.background[:_MOST_STATEMENTS]
         ],
         statements=sorted(uses.values(), key=lambda use: -use.percent)[:_MOST_STATEMENTS],
-        interrupted=record.ended is not None,
+        ended=record.ended,
     )
 
 

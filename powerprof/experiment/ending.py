@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import msgspec
+from msgspec.structs import replace
 
+from powerprof.measure.target_life import TargetEndedError
 from powerprof.model.records import Ended, ended_by_signal
 from powerprof.system.errors import Interrupted, PowerprofError
 
@@ -31,4 +33,6 @@ class Ending(msgspec.Struct):
         except PowerprofError as error:
             if isinstance(error, always_raised) or not has_result():
                 raise
-            self.ended = self.ended or Ended("failed", error.message)
+            # The figures are those of the windows before.
+            lost = replace(error.ended, after_s=None) if isinstance(error, TargetEndedError) else None
+            self.ended = self.ended or lost or Ended("failed", error.message)

@@ -14,9 +14,9 @@ from powerprof.experiment.plan import block_order
 from powerprof.experiment.records import Arm
 from powerprof.experiment.traced import run_load
 from powerprof.experiment.verdict import SampledWindow
+from powerprof.measure.target_life import raise_ended
 from powerprof.measure.window import wait_and_read
 from powerprof.model.text import Say
-from powerprof.system.errors import Interrupted
 from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _open_sampler(bench: Bench, case: Case, say: Say) -> OnCpuTracer:
 def _build_profile(capture: OnCpuCapture) -> OnCpuProfile:
     from powerprof.attribution.profile import build_on_cpu_profile
 
-    if capture.interrupted:
+    if capture.ended is not None:
         # The signal ended only this window. Raise, or the remaining windows would still be measured.
-        raise Interrupted("interrupted")
+        raise_ended(capture.ended)
     return build_on_cpu_profile(capture, server_names={})

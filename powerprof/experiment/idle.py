@@ -259,11 +259,12 @@ class IdleExperiment:
                     self._announce(join_parts(text, measured.format_so_far()), plan.duration_s)
 
                 for window in meter.repeat(repeat, plan.duration_s, name, announce):
-                    measured.windows.append(self._add(window))
+                    # A window in which the server ended is not one of the server.
+                    if server is not None and server.pid is not None:
+                        server.check()
                     if self._load is not None:
                         self._load.add(window.window_s or plan.duration_s)
-                    elif server is not None:
-                        server.check()
+                    measured.windows.append(self._add(window))
         except WindowInterrupted as error:
             measured.add_partial(error.partial, self._add, plan.duration_s)
             raise

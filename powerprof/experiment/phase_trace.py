@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from powerprof import __version__
 from powerprof.measure.procfs import own_peak_bytes
+from powerprof.measure.target_life import raise_ended
 from powerprof.model.records import Cause, Conservation, Estimate, ServerExits, ToolCost, Window
 from powerprof.statistics.counts import BLOCKS, rate_interval
-from powerprof.system.errors import Interrupted
 from powerprof.system.own_processes import own_pids
 
 if TYPE_CHECKING:
@@ -114,8 +114,8 @@ def trace_phase(
         count = sum(row.count for row in rows if row.pid == server_pid)
         woken = {tid: (total - before.get(tid, 0)) / counted_s for tid, total in after.items()}
         traced.server_exits = _with_wakings(_server_exits(count, window, server_pid), woken, server_names)
-    if window.interrupted:
-        raise Interrupted("interrupted")
+    if window.ended is not None:
+        raise_ended(window.ended)
 
 
 def _with_wakings(exits: ServerExits, woken_hz: Mapping[int, float], names: Mapping[int, str]) -> ServerExits:

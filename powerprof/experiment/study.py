@@ -417,7 +417,7 @@ def measure_study(
                     typed=step.typed,
                     run=record.id,
                     seconds_s=time.monotonic() - began,
-                    problem=f"ended early: {ended.why}" if (ended := record.ended) and ended.how == "failed" else None,
+                    problem=_problem_of(record),
                     doubts=_doubts(record),
                 )
             )
@@ -428,6 +428,12 @@ def measure_study(
     if not measured and first is not None:
         raise first
     return build_study(name, study, measured, steps, options, started_at, ending)
+
+
+def _problem_of(record: Record) -> str | None:
+    """Return the error or the end of the target that ended a measurement early."""
+    ended = record.ended
+    return None if ended is None or ended.how == "interrupted" else f"ended early: {ended.message}"
 
 
 def _doubts(record: StepRecord) -> list[str]:

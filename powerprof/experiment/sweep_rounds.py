@@ -30,12 +30,13 @@ from powerprof.experiment.sweep_record import SERVER, Point, Sweep, compare_swee
 from powerprof.experiment.system_metrics import split_cpu_time
 from powerprof.experiment.traced import trace_condition
 from powerprof.measure.progress import Countdown, announce, join_parts
+from powerprof.measure.target_life import raise_ended
 from powerprof.measure.window import wait_and_read
 from powerprof.model.metrics import unit_of
 from powerprof.model.records import Figures, Note, ServerInfo, Window, ended_by_signal
 from powerprof.model.system_activity import OsRates
 from powerprof.model.text import Say
-from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, UsageError
+from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.workloads.definition import Value
 from powerprof.workloads.reading import Case
 
@@ -176,7 +177,7 @@ def _measure_point(apparatus: Apparatus, case: Case, gathered: PointMeasurements
         if window.attribution.ended is not None:
             # Callers that display one trace keep a truncated one. Here it would be averaged with full-length traces, so
             # drop it.
-            raise Interrupted("interrupted")
+            raise_ended(window.attribution.ended)
         family = "mariadb" if "mariadb" in server.version.lower() else server.login.family
         gathered.traced.append(build_pace_window(window, family, in_force))
     if options.on_cpu:

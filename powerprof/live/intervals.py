@@ -18,7 +18,7 @@ from powerprof.energy.total import HostMeters, host_energy
 from powerprof.measure.idle_counters import Snapshot, StateInfo
 from powerprof.measure.residency import find_inconsistency
 from powerprof.model.attribution import Attribution, Wakeup, Waking
-from powerprof.model.records import Cause, EnergyReading, Kind, Notes
+from powerprof.model.records import Cause, Ended, EnergyReading, Kind, Notes
 
 # The mechanism of idle exits in the kernel's count but not in the trace: between two windows, at their edges, or lost.
 UNTRACED = "untraced"
@@ -172,6 +172,7 @@ class LiveInterval(msgspec.Struct, frozen=True, kw_only=True):
         used: CPU time of processes by name, if the CPUs were busy and the clocks were read.
         target: The name of the watched processes; empty for the whole host.
         target_percent: CPU use of the target, in percent of one CPU; None if it is unknown.
+        ended: The end, stop or change of the target in the interval.
     """
 
     ended_at: str
@@ -202,6 +203,7 @@ class LiveInterval(msgspec.Struct, frozen=True, kw_only=True):
     target: str = ""
     target_percent: float | None = None
     statements: ServedStatements | None = None
+    ended: Ended | None = None
     notes: Notes = ()
 
     @property

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import os
 import resource
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,10 @@ from powerprof.live.statements import ServedServer
 from powerprof.measure.clock import SuspendClock, format_now, kernel_ns
 from powerprof.measure.cpuidle import online_cpus
 from powerprof.measure.procfs import process_cpu_ns, read_stat, reaped_cpu_ns
+from powerprof.measure.target_life import TargetEndedError, TargetLife
 from powerprof.measure.window import EnergySampler, wait_and_read
 from powerprof.model.attribution import Attribution
+from powerprof.model.records import Ended
 from powerprof.model.text import Say
 from powerprof.stacks.store import TableStore
 from powerprof.system import capabilities
@@ -47,7 +50,7 @@ from powerprof.system.errors import PowerprofError
 from powerprof.system.processes import list_pids, name_of
 from powerprof.system.server_names import is_server_program
 from powerprof.system.targets import Target, refresh_target
-from powerprof.system.tasks import Task, look_up
+from powerprof.system.tasks import Task, has_ended, look_up
 from powerprof.tracing import monitor
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.shared_numbers import StackKind
@@ -280,6 +283,8 @@ class HostMonitor(Closeable):
         self._tasks: OrderedDict[int, Task] = OrderedDict()
         self._naming_budget = naming.TimeBudget()
         self._clear_caches()
+        self._end: Ended | None = None
+        self._is_gone = False
         self._newest: tuple[Capture, Attribution, SiteStacks] | None = None
 
     def _open(self) -> None:
@@ -297,6 +302,8 @@ class HostMonitor(Closeable):
         self._energy = stack.enter_context(WindowEnergy(plan.energy))
         self._tracer, self._looks = stack.enter_context(trace_on_demand(plan.target))
         self._looks.members.require_one()
+        self._life = TargetLife(plan.target, math.inf)
+        stack.callback(self._stop_watching)
         self._own = OwnCpuTime(self._tracer.program)
         stack.callback(self._servers.close)
         self._served: ServedServer | None = None
@@ -344,7 +351,12 @@ class HostMonitor(Closeable):
             yield self.next()
 
     def next(self) -> LiveInterval:
-        """Wait for the end of the next interval and return it. Raise Interrupted on a signal."""
+        """Wait for the end of the next interval, or of the target, and return it.
+
+        Raises:
+            Interrupted: A signal arrived.
+            TargetEndedError: The target ended in the interval before, and no name finds another process.
+        """
         # Nothing of the last interval is in use now, so this is the memory of the monitor while it waits.
         memory_bytes = self._heap.trim()
         self._refresh_target()
@@ -355,7 +367,10 @@ class HostMonitor(Closeable):
             self._served.begin()
         # The process wakes only if a buffer or table fills, or a meter's counter would wrap.
         now_s = time.monotonic()
-        wait_and_read((self._tracer, EnergySampler(self._energy.meters)), self._clock.next_end_s(now_s) - now_s)
+        observers = (self._tracer, EnergySampler(self._energy.meters))
+        self._life.begin()
+        wait_and_read((*observers, self._life), self._clock.next_end_s(now_s) - now_s)
+        self._look_at_target()
         if self._served is not None:
             self._served.end()
         percent = None if self._target_clock is None else self._target_clock.take_percent(self._target)
@@ -390,6 +405,7 @@ class HostMonitor(Closeable):
             ahead_count=self._ahead_count,
         )
         self._ahead_count = interval.ahead_count
+        interval = msgspec.structs.replace(interval, ended=self._end)
         if self._busy is not None:
             share = None if interval.c0_percent is None else interval.c0_percent / 100.0
             interval = msgspec.structs.replace(interval, used=self._busy.measure(share, interval.window_s))
@@ -478,10 +494,39 @@ class HostMonitor(Closeable):
             self._tasks.popitem(last=False)
         return task
 
+    def _look_at_target(self) -> None:
+        """Note whether the target ended, was stopped or changed in the interval, and watch the remaining processes."""
+        self._end = None
+        if self._is_gone:
+            return
+        self._life.read()
+        self._end = self._life.early_end
+        if self._end is not None:
+            left = [pid for pid in self._target.roots or self._target.pids if not has_ended(pid)]
+            self._is_gone = not left
+            self._watch(left)
+
+    def _stop_watching(self) -> None:
+        # The end of a process replaces it.
+        self._life.close()
+
+    def _watch(self, first: Sequence[int]) -> None:
+        """Watch the life of these first processes of the target from now on."""
+        self._life.close()
+        pids = tuple(first)
+        roots = pids if self._target.roots else ()
+        self._life = TargetLife(replace(self._target, pids=pids, roots=roots), math.inf)
+
     def _refresh_target(self) -> None:
         target = refresh_target(self._target)
+        if self._is_gone and not target.names:
+            assert self._end is not None  # noqa: S101  in the last interval
+            error = TargetEndedError(msgspec.structs.replace(self._end, after_s=None))
+            error.hint = f"name it by --pid {target.label}: powerprof then waits for it"
+            raise error
         if target is not self._target:
-            self._target = target
+            self._target, self._is_gone = target, False
+            self._watch(target.roots or target.pids)
             self._looks.members.follow(target)
             self._servers.restrict_to(target.pids)
             if self._served is not None and (server := _find_database_server(target)) is not None:

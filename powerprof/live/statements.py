@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from powerprof.diagnosis.statement_window import build_window
 from powerprof.energy.windows import WindowEnergy
 from powerprof.live.intervals import POINTS, ServedStatement, ServedStatements
-from powerprof.measure.procfs import process_cpu_ns
+from powerprof.measure.target_life import TargetEndedError, raise_ended
 from powerprof.model import text
 from powerprof.model.records import Window
 from powerprof.model.statements import NormalText, limit_texts
@@ -31,13 +31,13 @@ from powerprof.queries.same_statements import StatementKey, key_of
 from powerprof.queries.samples import Samples
 from powerprof.queries.session import QueriesRequest
 from powerprof.queries.target import TracedServer, find_server
-from powerprof.system import signals
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.foreign_text import printable
 from powerprof.system.listeners import list_tcp_ports
 from powerprof.system.processes import name_of
 from powerprof.system.targets import may_be_forged
+from powerprof.system.tasks import has_ended
 from powerprof.tracing.bpf.mapped_files import UnfitFileError
 
 # Seconds between two looks for a server that is away.
@@ -109,28 +109,23 @@ class StatementMonitor(Closeable):
 
     def _measure(self, probes: Probes) -> Queries | None:
         try:
-            window = probes.trace_window(self._request.duration_s, self._energy)
-        except PowerprofError:
-            if process_cpu_ns(self._server.pid) is not None:
-                raise
-            window = None
-        if window is not None and window.measured.interrupted:
-            raise signals.interruption()
-        if window is None or window.measured.process_cpu_s is None:
-            self._drop_server()
+            measured = probes.trace_window(self._request.duration_s, self._energy).measured
+            if measured.ended is not None:
+                raise_ended(measured.ended)
+        except TargetEndedError as error:
+            self._drop_server(error)
             return None
-        return build_record(self._server, window.measured, self._energy)
+        return build_record(self._server, measured, self._energy)
 
-    def _drop_server(self) -> None:
-        """Close the probes of the ended process. Raise PowerprofError if the process was named by its id."""
+    def _drop_server(self, error: TargetEndedError) -> None:
+        """Close the probes of the server that ended or stopped. Raise if the process was named by its id."""
         if self._probes is not None:
             self._probes.close()
         self._probes = None
         pid = self._request.pid
         if pid is not None and pid.isdigit():
-            raise PowerprofError(
-                f"{self._server.label} has ended", "name it by --pid mysqld or --socket: powerprof then waits for it"
-            )
+            error.hint = "name it by --pid mysqld or --socket: powerprof then waits for it"
+            raise error
 
     def _find_again(self) -> bool:
         try:
@@ -279,7 +274,7 @@ class ServedServer(Closeable):
         try:
             with limit_texts():
                 measured = self._method.finish_window(energy.complete(window)).measured
-                if measured.process_cpu_s is None:
+                if measured.process_cpu_s is None or has_ended(self._server.pid):
                     raise PowerprofError(
                         f"{self._server.label} has ended", "start it again: powerprof finds it by its name"
                     )

@@ -20,7 +20,7 @@ from typing import Protocol
 import msgspec
 
 from powerprof.measure.clock import SuspendClock, note_suspend
-from powerprof.model.records import EnergyReading
+from powerprof.model.records import Ended, EnergyReading, ended_by_signal
 from powerprof.system import capabilities, signals
 from powerprof.system.errors import Interrupted, PowerprofError
 from powerprof.system.files import try_text
@@ -64,6 +64,16 @@ class WindowPart:
         """The longest time without `read`, in seconds. It applies even if no descriptor wakes the window."""
         return math.inf
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the window has nothing left to measure and ends early."""
+        return False
+
+    @property
+    def early_end(self) -> Ended | None:
+        """The reason why the part was over. It is read after the window."""
+        return None
+
     def open(self) -> None:
         """Acquire everything that needs a privilege. Its cost is in no window."""
 
@@ -85,7 +95,7 @@ class PassedWindow(msgspec.Struct, frozen=True):
 
     `window_s`: from the beginning of the last part to the end of the first one. `tool_cpu_s`: CPU time of powerprof and
     its helpers, edges included. `tool_wakeups_count`: their wake-ups between the edges. `notes` apply to every figure
-    of the window. `interrupted`: the signal that ended it early.
+    of the window. `interrupted`: the signal that ended it early. `ended`: its early end by a signal or by its target.
     """
 
     window_s: float
@@ -93,6 +103,7 @@ class PassedWindow(msgspec.Struct, frozen=True):
     tool_wakeups_count: int
     notes: list[str]
     interrupted: Interrupted | None = None
+    ended: Ended | None = None
 
 
 class OpenWindow:
@@ -132,13 +143,16 @@ class OpenWindow:
         cpu_s, _ = read_own_cost().since(self._cost)
         _, switches = edge_cost.since(self._edge_cost)
         notes = note_suspend(self._suspended.since_s())
-        return PassedWindow(window_s, cpu_s, switches, notes, interrupted)
+        # After a signal to powerprof the target's end is no reason: the signal may have ended it too.
+        ends = [] if interrupted else [end for part in self._parts if (end := part.early_end) is not None]
+        ended = ends[0] if ends else ended_by_signal(interrupted is not None)
+        return PassedWindow(window_s, cpu_s, switches, notes, interrupted, ended)
 
 
 def run_window(
     length_s: float, *parts: WindowPart, until: int | None = None, settle: bool = False, hold: bool = False
 ) -> PassedWindow:
-    """Run one window of at most `length_s`. An interrupt ends it early.
+    """Run one window of at most `length_s`. An interrupt or the end of its target ends it early.
 
     `until` is explained at `wait_and_read`, `settle` at `OpenWindow`. `hold`: delay signals from the end
     of the window until its result is saved (`signals.release`).
@@ -180,6 +194,8 @@ def wait_and_read(
             if part.wake_descriptor in ready or due_s[number] <= now_s < deadline_s:
                 part.read()
                 due_s[number] = time.monotonic() + part.read_interval_s
+        if any(part.is_over for part in parts):
+            return
         now_s = time.monotonic()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -355,11 +355,38 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str] = {}
 
 
-class Ended(msgspec.Struct, frozen=True):
-    """The early end of a measurement, by a signal (`interrupted`) or an error (`failed`). `why`: its message."""
+EndOfTarget = Literal["target_ended", "target_stopped", "target_changed"]
 
-    how: Literal["interrupted", "failed"]
+
+class Ended(msgspec.Struct, frozen=True):
+    """The early end of a measurement.
+
+    Attributes:
+        how: by a signal (`interrupted`), an error (`failed`), or the target: it ended, was stopped, or executed another
+            program or restarted its processes.
+        why: the reason in words.
+        after_s: the time from the beginning of the window; None if several windows were measured.
+        pid: the process of the target that ended, stopped or changed.
+    """
+
+    how: Literal["interrupted", "failed", EndOfTarget]
     why: str
+    after_s: float | None = None
+    pid: int | None = None
+
+    @property
+    def is_of_target(self) -> bool:
+        """Whether the target ended the measurement, and not a signal to powerprof or an error."""
+        return self.how in get_args(EndOfTarget)
+
+    @property
+    def message(self) -> str:
+        """The reason with its time."""
+        if self.after_s is None:
+            return self.why
+        # Only the end of a process is reported at once.
+        at = "" if self.how == "target_ended" else "at the latest "
+        return f"{self.why} {at}{self.after_s:.{1 if self.after_s >= 1 else 2}f} s after the window began"
 
 
 def ended_by_signal(is_interrupted: bool) -> Ended | None:

@@ -64,7 +64,7 @@ class RunInfo(msgspec.Struct, frozen=True):
     path: Path
     schema: str | None
     started_at: str | None
-    interrupted: bool
+    ended: Ended | None = None
     problem: str | None = None
     labels: Sequence[str] = ()
     target: str | None = None
@@ -289,9 +289,9 @@ class RunStore:
                     continue
                 head = decode_record(path, RecordHead)
             except PermissionError as error:
-                infos.append(RunInfo(name, path, None, None, False, f"cannot be read ({reason_of(error)})"))
+                infos.append(RunInfo(name, path, None, None, problem=f"cannot be read ({reason_of(error)})"))
             except DataError as error:
-                infos.append(RunInfo(name, path, None, None, False, error.reason))
+                infos.append(RunInfo(name, path, None, None, problem=error.reason))
             else:
                 about = self.about(name)
                 infos.append(
@@ -300,7 +300,7 @@ class RunStore:
                         path,
                         head.schema,
                         head.started_at,
-                        head.ended is not None,
+                        head.ended,
                         labels=about.labels,
                         target=about.target,
                         answer=about.answer,

@@ -17,16 +17,7 @@ from powerprof.database.server_report import DIGEST_COUNTERS, ServerReport
 from powerprof.energy.split import Consumer
 from powerprof.energy.total import Total, host_energy
 from powerprof.energy.windows import WindowEnergy
-from powerprof.model.records import (
-    EnergyPart,
-    EnergyReading,
-    EnergySplit,
-    Note,
-    Notes,
-    ToolCost,
-    Window,
-    ended_by_signal,
-)
+from powerprof.model.records import Ended, EnergyPart, EnergyReading, EnergySplit, Note, Notes, ToolCost, Window
 from powerprof.model.statements import make_key
 from powerprof.queries.join import Parts
 from powerprof.queries.records import Method, Queries, QueryServer, Share, Statement, TracingCost
@@ -214,7 +205,7 @@ class MeasuredStatements(msgspec.Struct, frozen=True, kw_only=True):
     lost_count: int = 0
     unreadable_count: int = 0
     cut_count: int = 0
-    interrupted: bool = False
+    ended: Ended | None = None
 
 
 def build_record(server: TracedServer, measured: MeasuredStatements, energy: WindowEnergy) -> Queries:
@@ -296,7 +287,7 @@ def build_record(server: TracedServer, measured: MeasuredStatements, energy: Win
             lost_count=measured.lost_count,
         ),
         notes=[*measured.notes, *_note_partial_calls(statements), *window.notes, *_note_energy(price)],
-        ended=ended_by_signal(measured.interrupted),
+        ended=measured.ended,
     )
 
 

@@ -14,11 +14,11 @@ from powerprof.database.server_report import ServerReport, merge_reports
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.sampling import WindowMeter
 from powerprof.measure.window import WindowPart, run_window
-from powerprof.model.records import Note, Window
+from powerprof.model.records import Ended, Note, Window
 from powerprof.queries.join import UNKNOWN_PREPARED, is_call, join_trace
 from powerprof.queries.pricing import MeasuredStatements
 from powerprof.queries.records import Statement
-from powerprof.queries.target import TracedServer, ask_server
+from powerprof.queries.target import TracedServer, ask_after, ask_server
 from powerprof.queries.windows import TracedWindow, name_version, note_reading
 from powerprof.system.closeable import Closeable
 from powerprof.tracing.captures import StatementTrace
@@ -109,22 +109,22 @@ class Probes(Closeable):
 
     def trace_window(self, duration_s: float, energy: WindowEnergy) -> TracedWindow:
         """Trace one window. The server is queried before and after it, never within."""
-        self.ready()
         # Opening meters takes a while and is outside of the window.
-        with WindowMeter(meters=energy.meters) as meter:
-            passed = run_window(duration_s, self._tracer, *meter.parts, *self.parts[1:])
+        with self._server.life() as life, WindowMeter(meters=energy.meters) as meter:
+            self.ready()
+            passed = run_window(duration_s, self._tracer, *meter.parts, *self.parts[1:], life)
             window = meter.collect(passed)
         stacks = None if self._stack_tracer is None else self._stack_tracer.collect(passed)
         is_left = not self._again and self._tracer.detach()
-        traced = self.finish_window(energy.complete(window), interrupted=passed.interrupted is not None)
+        traced = self.finish_window(energy.complete(window), ended=passed.ended)
         notes = [*traced.measured.notes, *([Note("probes_left")] if is_left else [])]
         return traced._replace(stacks=stacks, measured=replace(traced.measured, notes=notes))
 
-    def finish_window(self, window: Window, *, interrupted: bool = False) -> TracedWindow:
+    def finish_window(self, window: Window, *, ended: Ended | None = None) -> TracedWindow:
         """Return the trace of a finished window; `window` describes the host in it, with its energy."""
         tracer, server = self._tracer, self._server
         trace = tracer.collect()
-        after = ask_server(server, running=self._again)
+        after = ask_after(server, ended, running=self._again)
         self._last = (time.monotonic(), after) if self._again else None
         known = merge_reports(self._known, after)
         parts = join_trace(trace, known)
@@ -146,7 +146,7 @@ class Probes(Closeable):
             lost_count=trace.lost_count,
             unreadable_count=trace.unreadable_count,
             cut_count=trace.cut_count,
-            interrupted=interrupted,
+            ended=ended,
         )
         return TracedWindow(measured, trace.texts, trace)
 

@@ -12,13 +12,13 @@ from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.sampling import WindowMeter
 from powerprof.measure.window import WindowPart, run_window
 from powerprof.model.identities import Family
-from powerprof.model.records import Note, Window
+from powerprof.model.records import Ended, Note, Window
 from powerprof.model.statements import NormalText, make_key
 from powerprof.queries.askers import rank_askers
 from powerprof.queries.join import Parts, StatementNames, is_connection_name, is_own_statement, make_row_id
 from powerprof.queries.pricing import MeasuredStatements
 from powerprof.queries.records import Background, Share, Statement
-from powerprof.queries.target import ServerTime, TracedServer, ask_server
+from powerprof.queries.target import ServerTime, TracedServer, ask_after, ask_server
 from powerprof.queries.windows import TracedWindow, name_version, note_reading
 from powerprof.statistics.counts import proportion
 from powerprof.system.closeable import Closeable
@@ -37,13 +37,13 @@ def _note_calls(known: ServerReport, server: TracedServer) -> Note:
 
 
 def note_samples(
-    moments: StatementSamples, count: int, known: ServerReport, server: TracedServer, cpu_s: float
+    moments: StatementSamples, count: int, known: ServerReport, server: TracedServer, cpu_s: float | None
 ) -> list[Note]:
-    """Return the notes on a window of samples of a server that ran for `cpu_s`."""
+    """Return the notes on a window of samples of a server that ran for `cpu_s`; None is unknown."""
     sampled = estimate_cpu_time(count, 1e3 / SAMPLE_HZ, moments.sampled_ms)
     return [
         *moments.notes,
-        *sampled.compare_with_clock(1e3 * cpu_s if moments.sampled_ms else None),
+        *sampled.compare_with_clock(1e3 * cpu_s if moments.sampled_ms and cpu_s is not None else None),
         Note("shares_of_samples", {"count": count, "hz": SAMPLE_HZ}),
         _note_calls(known, server),
         *note_reading(known, server, moments),
@@ -211,7 +211,7 @@ class Samples(Closeable):
         self._server = server
         self._sampler = MomentSampler(server.pid, server.family)
         members = ServerProcesses(server.pid, is_family=server.family == "postgresql")
-        self._used = ServerTime(server.label, members.cpu_ns)
+        self._used = ServerTime(members.cpu_ns)
         self._known = ServerReport()
 
     def close(self) -> None:
@@ -227,26 +227,24 @@ class Samples(Closeable):
         self._known = ask_server(self._server, running=False)
 
     def trace_window(self, duration_s: float, energy: WindowEnergy) -> TracedWindow:
-        """Sample one window. The server is queried before and after it, never within.
-
-        Raises PowerprofError if the server has ended.
-        """
-        self.ready()
-        with WindowMeter(meters=energy.meters) as meter:
-            passed = run_window(duration_s, *self.parts, *meter.parts)
+        """Sample one window. The server is queried before and after it, never within."""
+        with self._server.life() as life, WindowMeter(meters=energy.meters) as meter:
+            self.ready()
+            passed = run_window(duration_s, *self.parts, *meter.parts, life)
             window = meter.collect(passed)
-        return self.finish_window(energy.complete(window), interrupted=passed.interrupted is not None)
+        return self.finish_window(energy.complete(window), ended=passed.ended)
 
-    def finish_window(self, window: Window, *, interrupted: bool = False) -> TracedWindow:
+    def finish_window(self, window: Window, *, ended: Ended | None = None) -> TracedWindow:
         """Return the samples of a finished window; `window` describes the host in it, with its energy.
 
-        Raises PowerprofError if the server has ended.
+        The CPU time of a server that has ended is that of its samples.
         """
         server = self._server
         cpu_s, window_s = self._used.collect()
         moments = self._sampler.collect()
-        known = merge_reports(self._known, ask_server(server, running=False))
-        parts, count = join_moments(moments, known, cpu_s, window_s)
+        known = merge_reports(self._known, ask_after(server, ended, running=False))
+        sampled_s = sum(met.count for met in moments.met) / SAMPLE_HZ
+        parts, count = join_moments(moments, known, sampled_s if cpu_s is None else cpu_s, window_s)
         measured = MeasuredStatements(
             method="samples",
             parts=parts,
@@ -259,10 +257,10 @@ class Samples(Closeable):
             seen_count=0,
             calls_count=_count_all_calls(known),
             version=name_version(self._sampler.version),
-            notes=note_samples(moments, count, known, server, cpu_s),
+            notes=note_samples(moments, count, known, server, cpu_s) if ended is None else [],
             lost_count=moments.lost_count,
             unreadable_count=moments.unreadable_count,
             cut_count=moments.cut_count,
-            interrupted=interrupted,
+            ended=ended,
         )
         return TracedWindow(measured, moments.texts)

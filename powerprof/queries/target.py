@@ -16,15 +16,17 @@ from powerprof.database.base import Login
 from powerprof.database.local_login import log_in_locally, log_in_to_statistics
 from powerprof.database.pg_stat_statements import Statistics, read_statistics
 from powerprof.database.server_report import Account, ServerReport, read_report
+from powerprof.measure.target_life import TargetLife
 from powerprof.measure.window import WindowPart
 from powerprof.model.identities import Family
+from powerprof.model.records import Ended
 from powerprof.model.text import Say
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.next_steps import command_line
 from powerprof.system.processes import label_of, name_of
 from powerprof.system.server_names import is_mysql_program, is_postgres_program
 from powerprof.system.server_roles import parse_client, parse_database, parse_part, read_titles
-from powerprof.system.targets import check_only, resolve_server
+from powerprof.system.targets import Target, check_only, resolve_server
 from powerprof.tracing.statements import ServerProcesses
 
 if TYPE_CHECKING:
@@ -43,6 +45,10 @@ class TracedServer(msgspec.Struct, frozen=True):
     login: Login | None
     family: Family = "mysql"
 
+    def life(self) -> TargetLife:
+        """Return the part of a window that sees the end of the server."""
+        return TargetLife(Target((self.pid,), self.label, roots=(self.pid,)))
+
     def connect(self) -> Sql:
         """Return a connection for a few questions. Raise PowerprofError, also without a login."""
         if self.login is None:
@@ -53,8 +59,8 @@ class TracedServer(msgspec.Struct, frozen=True):
 class ServerTime(WindowPart):
     """The CPU time of a server in a window, and the length of the window."""
 
-    def __init__(self, label: str, cpu_ns: Callable[[], int | None]) -> None:
-        self._label, self._cpu_ns = label, cpu_ns
+    def __init__(self, cpu_ns: Callable[[], int | None]) -> None:
+        self._cpu_ns = cpu_ns
 
     def begin(self) -> None:
         self._first, self._at_s = self._cpu_ns(), time.monotonic()
@@ -62,12 +68,10 @@ class ServerTime(WindowPart):
     def end(self) -> None:
         self._second, self._took_s = self._cpu_ns(), time.monotonic() - self._at_s
 
-    def collect(self) -> tuple[float, float]:
-        """Return CPU time and elapsed time in s. Raise PowerprofError if the server has ended."""
+    def collect(self) -> tuple[float | None, float]:
+        """Return CPU time and elapsed time in s. The CPU time of a server that has ended is unknown."""
         if self._first is None or self._second is None:
-            raise PowerprofError(
-                f"{self._label} ended within the window", "see its error log; measure again when it is up"
-            )
+            return None, self._took_s
         return (self._second - self._first) / 1e9, self._took_s
 
 
@@ -131,6 +135,11 @@ def ask_server(server: TracedServer, *, running: bool) -> ServerReport:
             return read_report(connection, running=running)
     except PowerprofError:
         return ServerReport()
+
+
+def ask_after(server: TracedServer, ended: Ended | None, *, running: bool) -> ServerReport:
+    """Return the server's report after a window. A server that ended or stopped in it is not queried: it is empty."""
+    return ServerReport() if ended is not None and ended.is_of_target else ask_server(server, running=running)
 
 
 def _titled(pid: int) -> tuple[dict[int, str], dict[int, str], dict[int, Account]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from powerprof.model.records import Ended
 from powerprof.report.layouts import column_rows
 from powerprof.report.notes import describe_blindness, list_notes
 from powerprof.report.table import ALL, HTML, DrawnColumn, Form, Line, Table
@@ -188,7 +189,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         record: The record.
-        answer: The first sentence.
+        answer: The first sentence, unless the measurement ended early.
         context: What was measured, how long, on which server.
         title: The title of its page, if it is not the answer.
         lead: Sentences that belong to the answer.
@@ -224,6 +225,11 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
         return View(top=ALL_ROWS) if "top" in self.views else None
 
     @property
+    def opening(self) -> str:
+        """The early end of the measurement, which every form shows before the answer; empty for a complete one."""
+        return word_end(getattr(self.record, "ended", None))
+
+    @property
     def warnings(self) -> list[str]:
         """What is missing in the record, and why; empty for a complete one."""
         return warnings_of(self.record)
@@ -240,19 +246,21 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def warnings_of(record: Any) -> list[str]:
-    """Return why a record is partial or has unknown totals, as sentences; empty for a complete one."""
+    """Return why a record has unknown totals, as sentences; empty for a complete one."""
     reason = getattr(getattr(record, "total", None), "reason", None)
     counts = getattr(record, "conservation", None)
     blind = describe_blindness(counts) if counts is not None else ""
     totals = [f"No total: {reason}." if reason else "", blind]
-    return [*_ends_of(record), *filter(None, totals), *getattr(record, "gaps", ())]
+    return [*filter(None, totals), *getattr(record, "gaps", ())]
 
 
-def _ends_of(record: Any) -> list[str]:
-    ended = getattr(record, "ended", None)
+def word_end(ended: Ended | None) -> str:
+    """Return the early end of a measurement as a sentence; empty for a complete one."""
     if ended is None:
-        return []
-    return [f"Ended early: {ended.why}. Partial results." if ended.how == "failed" else "Interrupted: partial results."]
+        return ""
+    if ended.is_of_target:
+        return f"{ended.message}. The figures end there."
+    return f"Ended early: {ended.why}. Partial results." if ended.how == "failed" else "Interrupted: partial results."
 
 
 def shown_parts(parts: Iterable[Part], form: Form) -> list[Part]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from powerprof.model import text
 from powerprof.model.runs import About, RunInfo
-from powerprof.report.document import View
+from powerprof.report.document import View, word_end
 from powerprof.report.kinds import kind_of
 from powerprof.system.errors import UsageError
 from powerprof.system.foreign_text import printable
@@ -71,7 +71,7 @@ def lines(runs: Sequence[RunInfo], directory: Path, width: int, now: datetime | 
     moment = now or datetime.now(UTC)
     rows, answers = [], []
     for run in runs:
-        answer = run.problem or (("interrupted: " if run.interrupted else "") + (run.answer or run.schema or ""))
+        answer = run.problem or " ".join(filter(None, [word_end(run.ended), run.answer or run.schema or ""]))
         labels = " ".join(f"[{label}]" for label in run.labels)
         cells = (run.id, age(run.started_at, moment), run.target or "", labels)
         # Cells are cleaned before they are padded: a line end in a record must not begin a line of the list.

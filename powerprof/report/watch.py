@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from powerprof.live.intervals import LiveFinding, LiveInterval, RowHistory, RowKey, RowTrend, merge_rows
 from powerprof.model import text
 from powerprof.report.notes import word_notes
@@ -259,7 +261,7 @@ def _who(key: RowKey, new_s: float | None, room: int) -> str:
 
 def _trouble(newest: LiveInterval) -> list[str]:
     """Return the reasons to doubt the figures."""
-    troubles = []
+    troubles = [] if newest.ended is None else [newest.ended.why]
     if newest.lost_count:
         troubles.append(f"{newest.lost_count:,} causes lost")
     if newest.balance_error is not None and newest.balance_error * newest.exits_count > _WORTH_SAYING:
@@ -299,7 +301,8 @@ def plain_line(interval: LiveInterval, width: int = 100) -> str:
     busy = busy_line(interval)
     busy = f"! {busy}  " if busy else ""
     slept = f"! suspended for {interval.suspended_s:.1f} s  " if interval.suspended_s else ""
-    return text.shorten(head + slept + busy + most + faults, width)
+    end = f"! {interval.ended.why}  " if interval.ended is not None else ""
+    return text.shorten(head + end + slept + busy + most + faults, width)
 
 
 def interval_document(interval: LiveInterval) -> dict[str, Any]:
@@ -309,6 +312,7 @@ def interval_document(interval: LiveInterval) -> dict[str, Any]:
         "schema": "powerprof.interval/1",
         "ended_at": interval.ended_at,
         "window_s": interval.window_s,
+        "ended": interval.ended and msgspec.to_builtins(interval.ended),
         "cpus": interval.cpus,
         "c0_percent": interval.c0_percent,
         "wakeups_hz": interval.exits_hz,

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from powerprof.model.identities import Family
-from powerprof.model.records import Note, Notes
+from powerprof.model.records import Ended, Note, Notes
 from powerprof.stacks.image import ProcessImage
 from powerprof.statistics.counts import proportion
 from powerprof.tracing.bpf.probe_cost import ProbeCost
@@ -121,7 +121,7 @@ class FunctionTrace(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
     method: str
     tool_cpu_s: float
-    interrupted: bool = False
+    ended: Ended | None = None
 
 
 class ThreadSums(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,7 +165,7 @@ class OffCpuTrace(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
     tool_cpu_s: float
     bpf_s: float | None
-    interrupted: bool
+    ended: Ended | None
 
 
 Event = Literal["cpu-clock", "page-faults"]
@@ -228,7 +228,7 @@ class OnCpuCapture(msgspec.Struct, frozen=True, kw_only=True):
     notes: Notes
     tool_cpu_s: float
     bpf_s: float | None = None
-    interrupted: bool = False
+    ended: Ended | None = None
     process_cpu_ms: float | None = None
     sampled_ms: float = 0.0
     unseen_cpu_ms: float = 0.0
@@ -455,4 +455,4 @@ class SyscallTrace(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str]
     tool_cpu_s: float
     bpf_s: float | None
-    interrupted: bool
+    ended: Ended | None

@@ -20,6 +20,7 @@ from typing import IO, Literal
 import msgspec
 
 from powerprof.measure.window import WindowPart, run_window
+from powerprof.model.records import Ended
 from powerprof.system import program_search, programs
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
@@ -61,7 +62,7 @@ class DtraceRun(msgspec.Struct, frozen=True):
     lost_count: int
     tool_cpu_s: float
     notes: tuple[str, ...] = ()
-    interrupted: bool = False
+    ended: Ended | None = None
 
 
 def find_dtrace() -> Dtrace:
@@ -94,8 +95,10 @@ def _is_script(path: Path) -> bool:
         return False  # executable, not readable: its version tells
 
 
-def run_dtrace(dtrace: Dtrace, script: str, pid: int, duration_s: float, *, settle: bool = False) -> DtraceRun:
-    """Trace a process by a rendered script for a window. An interrupt ends the window early and sets `interrupted`.
+def run_dtrace(
+    dtrace: Dtrace, script: str, pid: int, duration_s: float, *parts: WindowPart, settle: bool = False
+) -> DtraceRun:
+    """Trace a process by a rendered script for a window, with other parts of the window.
 
     The window begins with the script's BEGIN and ends by SIGINT, because DTrace's own clock (tick) can be seconds late
     on an idle CPU. Both times are in the output. `settle`: give up root's privileges once DTrace, another process, has
@@ -121,7 +124,7 @@ def run_dtrace(dtrace: Dtrace, script: str, pid: int, duration_s: float, *, sett
             os.close(ours)
         with _Tracing(keeper, theirs) as tracing:
             _wait_for_begin(tracing, out)
-            passed = run_window(duration_s, tracing, until=tracing.ended, settle=settle)
+            passed = run_window(duration_s, tracing, *parts, until=tracing.ended, settle=settle)
         stdout, stderr, code = _read_text(out), _read_text(errors), tracing.exit_code()
     if passed.interrupted is not None and (code != 0 or "\nend\t" not in stdout):
         raise passed.interrupted  # the same signal ended DTrace: a service that is stopped, a terminal that is closed
@@ -135,7 +138,7 @@ def run_dtrace(dtrace: Dtrace, script: str, pid: int, duration_s: float, *, sett
         lost_count=sum(int(match[1] or 1) for _, match in losses),
         tool_cpu_s=passed.tool_cpu_s + tracing.cpu_s,
         notes=tuple(passed.notes),
-        interrupted=passed.interrupted is not None,
+        ended=passed.ended,
     )
 
 

@@ -8,6 +8,7 @@ of two functions is not probed.
 
 from __future__ import annotations
 
+from powerprof.measure.window import WindowPart
 from powerprof.stacks.image import ProcessImage, snapshot
 from powerprof.stacks.store import TableStore, open_probed
 from powerprof.system.errors import UsageError
@@ -23,7 +24,7 @@ from powerprof.tracing.symbols import MatchedFunctions, find_functions, refuse_t
 
 
 def trace_functions(
-    dtrace: Dtrace, pid: int, pattern: str, duration_s: float, *, limit: int, settle: bool = False
+    dtrace: Dtrace, pid: int, pattern: str, duration_s: float, *parts: WindowPart, limit: int, settle: bool = False
 ) -> FunctionTrace:
     """Profile functions for one window; `settle`: see `run_dtrace`."""
     text = read_script("function-profile")
@@ -31,7 +32,7 @@ def trace_functions(
     if not probes:
         name, why = refused[0]
         raise UsageError(f"'{pattern}': {name} cannot be probed ({why})", "--backend bpf")
-    run = run_dtrace(dtrace, render_probes(text, pid=pid, probes=probes), pid, duration_s, settle=settle)
+    run = run_dtrace(dtrace, render_probes(text, pid=pid, probes=probes), pid, duration_s, *parts, settle=settle)
     return parse_functions(run, pattern, refused)
 
 

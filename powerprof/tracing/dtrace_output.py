@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from powerprof.model.records import Ended
 from powerprof.stacks.demangle import demangle
 from powerprof.system.errors import DataError
 from powerprof.system.foreign_text import printable
@@ -60,7 +61,7 @@ class DtraceWindow(msgspec.Struct, frozen=True, kw_only=True):
     lost_count: int
     notes: list[str]
     tool_cpu_s: float
-    interrupted: bool
+    ended: Ended | None
 
 
 class WakersTrace(DtraceWindow, frozen=True, kw_only=True):
@@ -100,7 +101,7 @@ def _describe_window(run: DtraceRun, window_s: float) -> dict[str, Any]:
         "lost_count": run.lost_count,
         "notes": _list_notes(run),
         "tool_cpu_s": run.tool_cpu_s,
-        "interrupted": run.interrupted,
+        "ended": run.ended,
     }
 
 
@@ -165,7 +166,7 @@ def parse_functions(run: DtraceRun, pattern: str, refused: Sequence[tuple[str, s
         notes=_list_notes(run),
         method="dtrace",
         tool_cpu_s=run.tool_cpu_s,
-        interrupted=run.interrupted,
+        ended=run.ended,
     )
 
 

@@ -214,13 +214,13 @@ class FunctionTracer(Closeable, WindowPart):
     def _counts(self, number: int) -> dict[str, int]:
         return dict(zip(FIELDS, self.program.per_cpu_words("stats", number), strict=True))
 
-    def measure(self, duration_s: float, *, settle: bool = False) -> FunctionTrace:
-        """Measure for `duration_s`. An interrupt ends the window early and sets `interrupted`.
+    def measure(self, duration_s: float, *parts: WindowPart, settle: bool = False) -> FunctionTrace:
+        """Measure for `duration_s`, with other parts of the window.
 
         `settle`: give up root's privileges once the probes are placed. Raises PowerprofError if no function can be
         probed.
         """
-        return self.collect(run_window(duration_s, self, settle=settle))
+        return self.collect(run_window(duration_s, self, *parts, settle=settle))
 
     def open(self) -> None:
         for table in ("threads", "frames"):
@@ -278,7 +278,7 @@ class FunctionTracer(Closeable, WindowPart):
             notes=[*([self.danger] if self.danger else []), *passed.notes, *self._joined_notes(), *self._left_notes()],
             method=("uprobe_multi" if self._probes.multi else "uprobe PMU") + (", at exits" if self._by_exits else ""),
             tool_cpu_s=passed.tool_cpu_s,
-            interrupted=passed.interrupted is not None,
+            ended=passed.ended,
         )
 
     def _joined_notes(self) -> list[str]:

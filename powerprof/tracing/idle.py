@@ -23,7 +23,7 @@ from powerprof.measure.procfs import compute_accounting, read_stat
 from powerprof.measure.residency import compute_residency, find_inconsistency
 from powerprof.measure.unseen_interrupts import count_unseen, read_unseen_counts
 from powerprof.measure.window import EnergySampler, Meters, PassedWindow, WindowPart, run_window
-from powerprof.model.records import Note, Window
+from powerprof.model.records import Ended, Note, Window
 from powerprof.model.text import join_words
 from powerprof.stacks.registers import Machine
 from powerprof.system.closeable import Closeable
@@ -194,7 +194,7 @@ class TracedWindow(msgspec.Struct, frozen=True):
     residency: Window
     state_names: dict[int, list[str]]
     tool_cpu_s: float
-    interrupted: bool = False
+    ended: Ended | None = None
     stat_idle_percent: float | None = None
     counters: tuple[Snapshot, Snapshot] | None = None
 
@@ -267,7 +267,7 @@ class WindowTracer(Closeable):
         self._edges.close()
 
     def measure(self, duration_s: float) -> TracedWindow:
-        """Trace for `duration_s`. An interrupt ends the window early and sets `interrupted`."""
+        """Trace for `duration_s`."""
         return self.collect(run_window(duration_s, *self.parts))
 
     def collect(self, passed: PassedWindow) -> TracedWindow:
@@ -297,7 +297,7 @@ class WindowTracer(Closeable):
             msgspec.structs.replace(residency, energy=self._meters.collect()[0], notes=notes),
             self._edges.reader.state_names(),
             passed.tool_cpu_s,
-            interrupted=passed.interrupted is not None,
+            ended=passed.ended,
             stat_idle_percent=stat_idle_percent,
             counters=(before, after),
         )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from powerprof.measure.window import PassedWindow, run_window
+from powerprof.measure.window import PassedWindow, WindowPart, run_window
 from powerprof.system.own_processes import own_pids
 from powerprof.system.tasks import clean
 from powerprof.tracing.bpf import features
@@ -73,12 +73,12 @@ class OffCpuTracer(SummingProgram):
             ("threads", "wakers"),
         )
 
-    def measure(self, duration_s: float, *, settle: bool = False) -> OffCpuTrace:
-        """Measure for `duration_s`. An interrupt ends the window early and sets `interrupted`.
+    def measure(self, duration_s: float, *parts: WindowPart, settle: bool = False) -> OffCpuTrace:
+        """Measure for `duration_s`, with other parts of the window.
 
         `settle`: give up root's privileges once nothing is left to open.
         """
-        return self.collect(run_window(duration_s, self, settle=settle))
+        return self.collect(run_window(duration_s, self, *parts, settle=settle))
 
     def collect(self, passed: PassedWindow) -> OffCpuTrace:
         """Return the sums of the window."""
@@ -96,7 +96,7 @@ class OffCpuTracer(SummingProgram):
             notes=[*passed.notes, *self.notes()],
             tool_cpu_s=passed.tool_cpu_s + time.process_time() - began_s,
             bpf_s=bpf_s,
-            interrupted=passed.interrupted is not None,
+            ended=passed.ended,
         )
 
     def _threads(self) -> list[ThreadSums]:

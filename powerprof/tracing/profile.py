@@ -187,12 +187,12 @@ class OnCpuTracer(Closeable, WindowPart):
                     self.program.put("targets", pid, bytes(_TARGET.size))
         self._fill_targets()
 
-    def measure(self, duration_s: float, *, settle: bool = False) -> OnCpuCapture:
-        """Measure for `duration_s`. An interrupt ends the window early and sets `interrupted`.
+    def measure(self, duration_s: float, *parts: WindowPart, settle: bool = False) -> OnCpuCapture:
+        """Measure for `duration_s`, with other parts of the window.
 
         `settle`: give up root's privileges once nothing is left to open.
         """
-        return self.collect(run_window(duration_s, self, settle=settle))
+        return self.collect(run_window(duration_s, self, *parts, settle=settle))
 
     def collect(self, passed: PassedWindow) -> OnCpuCapture:
         """Return the samples of the window."""
@@ -231,7 +231,7 @@ class OnCpuTracer(Closeable, WindowPart):
             process_cpu_ms=used_ns / 1e6 if used_ns is not None else None,
             tool_cpu_s=tool_cpu_s,
             bpf_s=self.program.run_time_s(),
-            interrupted=passed.interrupted is not None,
+            ended=passed.ended,
         )
 
     def _on_record(self, data: bytes) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from powerprof.measure.window import PassedWindow, run_window
+from powerprof.measure.window import PassedWindow, WindowPart, run_window
 from powerprof.system.errors import CapabilityError
 from powerprof.system.own_processes import own_pids
 from powerprof.system.reader_process import shared
@@ -211,12 +211,12 @@ class SyscallTracer(SummingProgram):
         super().end()
         self._paths |= self._open_files()
 
-    def measure(self, duration_s: float, *, settle: bool = False) -> SyscallTrace:
-        """Measure for `duration_s`. An interrupt ends the window early and sets `interrupted`.
+    def measure(self, duration_s: float, *parts: WindowPart, settle: bool = False) -> SyscallTrace:
+        """Measure for `duration_s`, with other parts of the window.
 
         `settle`: give up root's privileges once nothing is left to open.
         """
-        return self.collect(run_window(duration_s, self, settle=settle))
+        return self.collect(run_window(duration_s, self, *parts, settle=settle))
 
     def collect(self, passed: PassedWindow) -> SyscallTrace:
         """Return the counts of the window."""
@@ -242,7 +242,7 @@ class SyscallTracer(SummingProgram):
             notes=[*passed.notes, *notes, *self.notes()],
             tool_cpu_s=passed.tool_cpu_s + time.process_time() - began_s,
             bpf_s=bpf_s,
-            interrupted=passed.interrupted is not None,
+            ended=passed.ended,
         )
 
     def _calls(self) -> list[CallSum]:

@@ -98,7 +98,7 @@ _COMMANDS = {
 _TAIL = """
 ## powerprof.runs/1
 
-`runs`. The saved runs by `id`, `path`, `schema`, `started_at`, `interrupted`, `labels`, `target` and `answer` (first
+`runs`. The saved runs by `id`, `path`, `schema`, `started_at`, `ended`, `labels`, `target` and `answer` (first
 line of the report). `problem`: why a run cannot be read.
 
 ## powerprof.doctor/1

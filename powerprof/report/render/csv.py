@@ -17,7 +17,7 @@ def render_csv(document: Document) -> str:
     """Return the lines of a document as RFC 4180 text, head first. After an empty line there is a head again."""
     lines = iter(document.rows() if document.rows is not None else _list_figures(document))
     head = next(lines, ())
-    warning = " ".join(document.warnings)
+    warning = " ".join(filter(None, [document.opening, *document.warnings]))
     first = next(lines, () if warning else None)
     body: list[Line] = [] if first is None else [[*first, *[None] * (len(head) - len(first)), warning or None]]
     return format_csv([[*head, WARNING], *body, *lines])

@@ -15,8 +15,9 @@ _CODE_LIMIT = 600
 
 
 def render_markdown(document: Document) -> str:
-    """Return a document as Markdown: answer, warnings, context, parts, notes, and the run that it reports."""
-    lines = [f"**{escape(document.answer)}**"]
+    """Return a document as Markdown: its early end, answer, warnings, context, parts, notes, and run."""
+    lines = [f"> {escape(document.opening)}", ""] if document.opening else []
+    lines += [f"**{escape(document.answer)}**"]
     lines += [line for warning in document.warnings for line in ("", f"> {escape(warning)}")]
     lines += ["", escape(document.context)] if document.context else []
     for part in [*shown_parts(document.lead, "markdown"), *shown_parts(document.parts(), "markdown")]:

@@ -14,8 +14,9 @@ _LABEL = 6
 
 
 def render_terminal(document: Document, width: int = text.DEFAULT_WIDTH) -> list[str]:
-    """Return the lines of a document: answer, context, warnings, parts, notes, next step."""
-    lines = [*text.wrap(document.answer, width), *(text.wrap(document.context, width) if document.context else [])]
+    """Return the lines of a document: its early end, answer, context, warnings, parts, notes, next step."""
+    lines = text.wrap(document.opening, width) if document.opening else []
+    lines += [*text.wrap(document.answer, width), *(text.wrap(document.context, width) if document.context else [])]
     _draw_parts(shown_parts(document.lead, "terminal"), width, lines)
     for warning in document.warnings:
         lines += text.wrap(warning, width)

@@ -91,4 +91,4 @@ def test_a_terminal_that_goes_away_leaves_the_run(powerprof_cli: Cli, tmp_path: 
     assert process.wait(timeout=30) == 129
     saved = powerprof_cli(["runs", "--json", "-"])
     assert (saved.code, saved.err) == (0, "")
-    assert [run["interrupted"] for run in json.loads(saved.out)["runs"]] == [True]
+    assert [run["ended"]["how"] for run in json.loads(saved.out)["runs"]] == ["interrupted"]

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from powerprof.attribution import offcpu
+from powerprof.model.records import Ended, ended_by_signal
 from powerprof.tracing.captures import CallSum, FileSum, OffCpuTrace, SyscallTrace, ThreadSums, WakingSum
 from powerprof.tracing.dtrace_output import DtraceFrame, DtraceLatency, DtraceWakeup, SleepsTrace, WakersTrace
 
@@ -51,7 +52,7 @@ def trace(**more: Any) -> OffCpuTrace:
         "notes": ["a note"],
         "tool_cpu_s": 0.21,
         "bpf_s": 0.034,
-        "interrupted": False,
+        "ended": None,
     }
     return OffCpuTrace(**(values | more))
 
@@ -89,7 +90,7 @@ def test_sums_of_the_window_pass_through() -> None:
     assert (record.sleeps_count, record.lost_count, record.window_s, record.pids) == (7, 6, 2.5, [70])
     assert (record.tool_cpu_s, record.bpf_s, record.method, record.ended) == (0.21, 0.034, "bpf", None)
     assert record.notes[0] == "a note" and str(record.notes[1]).startswith("1 time ")
-    assert offcpu.build_bpf_profile(trace(bpf_s=None, interrupted=True), {}).ended
+    assert offcpu.build_bpf_profile(trace(bpf_s=None, ended=ended_by_signal(True)), {}).ended
     assert offcpu.build_bpf_profile(trace(bpf_s=None), {}).bpf_s is None
     assert offcpu.build_bpf_profile(trace(), {}).notes == ["a note"]
 
@@ -142,23 +143,16 @@ def latency(tid: int = 71, **more: Any) -> DtraceLatency:
     return DtraceLatency(tid=tid, **(values | more))
 
 
-def window(window_s: float, lost: int, cpu_s: float, note: str, interrupted: bool = False) -> dict[str, Any]:
-    return {
-        "pid": 70,
-        "window_s": window_s,
-        "lost_count": lost,
-        "notes": [note],
-        "tool_cpu_s": cpu_s,
-        "interrupted": interrupted,
-    }
+def window(window_s: float, lost: int, cpu_s: float, note: str, ended: Ended | None = None) -> dict[str, Any]:
+    return {"pid": 70, "window_s": window_s, "lost_count": lost, "notes": [note], "tool_cpu_s": cpu_s, "ended": ended}
 
 
 STACK = [DtraceFrame("poll", "libc.so.6", 7, "libc.so.6`poll+0x7")]
 
 
-def wakers(interrupted: bool = False) -> WakersTrace:
+def wakers(ended: Ended | None = None) -> WakersTrace:
     wakeups = [DtraceWakeup(71, 80, "client", 82, 9, STACK), DtraceWakeup(72, 80, "client", 81, 3, [])]
-    return WakersTrace(wakeups=wakeups, **window(1.5, 4, 0.7, "of wakings", interrupted))
+    return WakersTrace(wakeups=wakeups, **window(1.5, 4, 0.7, "of wakings", ended))
 
 
 def test_dtrace_has_two_windows() -> None:
@@ -184,12 +178,12 @@ def test_dtrace_has_two_windows() -> None:
 
 
 def test_dtrace_without_its_second_window() -> None:
-    sleeps = SleepsTrace(threads=[latency()], **window(2.0, 3, 0.4, "of sleeps", interrupted=True))
+    sleeps = SleepsTrace(threads=[latency()], **window(2.0, 3, 0.4, "of sleeps", ended=ended_by_signal(True)))
     record = offcpu.build_dtrace_profile(sleeps, None, {})
     assert (record.wakings_window_s, record.wakings_count, record.wakers) == (None, None, [])
     assert (record.lost_count, record.tool_cpu_s, record.ended is None) == (3, 0.4, False)
     whole = SleepsTrace(threads=[latency()], **window(2.0, 3, 0.4, "of sleeps"))
-    assert offcpu.build_dtrace_profile(whole, wakers(interrupted=True), {}).ended
+    assert offcpu.build_dtrace_profile(whole, wakers(ended=ended_by_signal(True)), {}).ended
 
 
 # System calls.
@@ -225,7 +219,7 @@ def syscalls(calls: list[CallSum], files: list[FileSum], **more: Any) -> Syscall
         "notes": ["a note"],
         "tool_cpu_s": 0.21,
         "bpf_s": 0.034,
-        "interrupted": False,
+        "ended": None,
     }
     return SyscallTrace(calls=calls, files=files, **(values | more))
 

@@ -113,7 +113,7 @@ def test_energy_on_stdout_is_a_report_or_a_file(
 
 
 def test_a_run_of_unknown_age_is_kept() -> None:
-    runs = [RunInfo(f"run-000{at}", Path("x"), None, started_at, False) for at, started_at in enumerate((None, "x"))]
+    runs = [RunInfo(f"run-000{at}", Path("x"), None, started_at) for at, started_at in enumerate((None, "x"))]
     assert history.removable_runs(runs, None, 0.0) == []
     assert history.removable_runs(runs, 0, None) == runs
 

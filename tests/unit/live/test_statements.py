@@ -92,6 +92,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
     monkeypatch.setattr(statements, "build_record", _record)
     monkeypatch.setattr(statements, "replace", lambda measured, **_: measured)
     monkeypatch.setattr(statements, "may_be_forged", lambda _: False)
+    monkeypatch.setattr(statements, "has_ended", lambda _: False)
     monkeypatch.setattr(statements, "list_tcp_ports", lambda _: [3306])
     monkeypatch.setattr(statements, "name_of", lambda _: "mysqld")
     monkeypatch.setattr("powerprof.live.statements.time.monotonic", lambda: found.now_s)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from powerprof.model.records import Note
+from powerprof.model.records import Note, ended_by_signal
 from powerprof.queries import session
 from powerprof.queries.pricing import MeasuredStatements
 from powerprof.queries.probes import Probes, ProbeTrial
@@ -45,11 +45,11 @@ def test_the_cost_of_probes_has_their_traps_and_a_window_its_own_counts(monkeypa
     monkeypatch.setattr("powerprof.queries.probes.QueryTracer", Traced)
     monkeypatch.setattr("powerprof.queries.probes._TRIAL_S", 0.0)
     probes = Probes(TracedServer(10, "mysqld (10)", None, None))
-    made = probes.finish_window(window(), interrupted=True).measured
+    made = probes.finish_window(window(), ended=ended_by_signal(True)).measured
     assert (made.cost_s, made.bpf_s) == (pytest.approx(0.002 + 417e-6), 0.002)
     assert (made.process_cpu_s, made.seen_count, made.calls_count, made.gap_before_s) == (1.25, 417, 417, 0.75)
     assert (made.lost_count, made.unreadable_count, made.cut_count) == (2, 3, 4)
-    assert (made.window_s, made.version, made.interrupted, made.method) == (2.0, None, True, "probes")
+    assert (made.window_s, made.version, made.ended, made.method) == (2.0, None, ended_by_signal(True), "probes")
     assert {note.name: note.values for note in made.notes if isinstance(note, Note)} == {
         "prepared_before": {},
         "no_login": {},

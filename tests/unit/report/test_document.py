@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from typing import Any
 
 import msgspec
@@ -32,7 +34,14 @@ from tests.unit.report.distinct_records import make_kind
 
 KINDS = list(KIND_LOADERS)
 FORMS = ("terminal", "markdown", "html", "csv")
-_WHY = "the server ended, killed by signal 9"
+_ENDS = (
+    (ended_by_signal(True), "Interrupted: partial results."),
+    (Ended("failed", "the disk is full"), "Ended early: the disk is full. Partial results."),
+    (
+        Ended("target_ended", "mysqld (7) ended", after_s=2.08, pid=7),
+        "mysqld (7) ended 2.1 s after the window began. The figures end there.",
+    ),
+)
 
 
 def write_forms(record: Any) -> dict[str, str]:
@@ -42,15 +51,20 @@ def write_forms(record: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_form_says_that_a_record_is_partial_and_why(name: str) -> None:
+def test_every_form_begins_with_the_early_end_of_a_partial_record(name: str) -> None:
     record = make_kind(name, known=True)
 
     def written(ended: Ended | None) -> dict[str, str]:
         return write_forms(msgspec.structs.replace(record, ended=ended))
 
     assert [form for form, text in written(None).items() if "artial results" in text] == []
-    for ended, why in ((ended_by_signal(True), "Interrupted: partial results"), (Ended("failed", _WHY), _WHY)):
-        assert [form for form, text in written(ended).items() if why not in text] == []
+    for ended, why in _ENDS:
+        forms = written(ended)
+        assert forms["terminal"].startswith(why)
+        assert forms["markdown"].startswith(f"> {escape(why)}\n")
+        assert why in forms["html"].partition('<h1 id="answer"')[0].partition("<header>")[2]
+        head, first = list(csv.reader(io.StringIO(forms["csv"])))[:2]
+        assert first[head.index("warning")].startswith(why)
 
 
 _BLIND = {"idle_exits_count": 0, "idle_percent": 97.0}
@@ -74,7 +88,9 @@ def test_every_form_has_the_answer_and_the_notes(name: str) -> None:
     record = make_kind(name, known=True)
     document = document_of(record)
     forms = write_forms(record)
-    assert document.answer and escape(document.answer.split()[0]) in forms["markdown"].splitlines()[0]
+    # The early end of these records comes first.
+    lines = [line for line in forms["markdown"].splitlines() if not line.startswith(">") and line]
+    assert document.answer and escape(document.answer.split()[0]) in lines[0]
     # A short report without notes says how to see them.
     shown = FORMS[1:3] if document.is_brief else FORMS[:3]
     assert not document.is_brief or document.next_step.endswith("--all")

@@ -25,7 +25,7 @@ _SPREAD = (0.99, 1.0, 1.01, 1.0, 0.995, 1.005)
 
 def _info(number: int, started_at: str, *labels: str, target: str = "city:index", command: str = "run") -> RunInfo:
     name = f"{command}-{number:04d}"
-    return RunInfo(name, Path(name), "powerprof.run/1", started_at, False, labels=labels, target=target, answer="Yes.")
+    return RunInfo(name, Path(name), "powerprof.run/1", started_at, labels=labels, target=target, answer="Yes.")
 
 
 def _run(factor: float, day: int) -> LoadRun:

@@ -312,7 +312,7 @@ def collected(unseen: int, exits: int = 115, *, knows_tick: bool = True) -> Any:
 def test_window_is_the_mean_of_the_cpus() -> None:
     window = collected(3)
     assert window.window_s == pytest.approx((1_000 + 1_100 + 1_180 + 1_060) / 4 / 1e3)
-    assert (window.tool_cpu_s, window.stat_idle_percent, window.interrupted) == (0.25, 66.5, False)
+    assert (window.tool_cpu_s, window.stat_idle_percent, window.ended) == (0.25, 66.5, None)
     assert "a note" in window.residency.notes
     assert any("CPU 1-2,4" in str(note) for note in window.residency.notes)
 

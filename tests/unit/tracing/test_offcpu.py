@@ -62,7 +62,7 @@ def test_rows_of_threads_and_wakers() -> None:
         (71, OWN, 82, "python", 33),
     ]
     assert (trace.lost_count, trace.unseen_count, trace.window_s, trace.notes) == (6, 8, 2.5, ["a note"])
-    assert trace.bpf_s == pytest.approx(0.3) and trace.tool_cpu_s >= 0.25 and not trace.interrupted
+    assert trace.bpf_s == pytest.approx(0.3) and trace.tool_cpu_s >= 0.25 and trace.ended is None
 
 
 @pytest.mark.parametrize(("before_s", "now_s"), [(None, 0.75), (0.45, None)])
