@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that executes another program at the same addresses: each stack has the names of its own program."""
+"""A process that executes another program at the same addresses: each stack has the names of its own program.
+
+It would end the window of a target. Among the processes of a group it goes on.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ import pytest
 from powerprof.system.program_search import need
 from tests.conftest import Cli
 from tests.system.attribution.conftest import HERE, Attributed, running
+from tests.system.attribution.test_bystanders import cgroup
 
 Attribute = Callable[..., Attributed]
 
@@ -31,7 +35,8 @@ def pid(programs_dir: Path) -> Iterator[int]:
 
 
 def test_wakings_have_the_names_of_their_program(pid: int, attribute: Attribute) -> None:
-    window = attribute(pid, duration=4, halfway=lambda: os.kill(pid, signal.SIGUSR1))
+    with cgroup("executed", pid) as group:
+        window = attribute(group, by="--cgroup", duration=4, halfway=lambda: os.kill(pid, signal.SIGUSR1))
     counts: dict[str, int] = {}
     for row in window.rows:
         for frame in row["stack"]:
@@ -44,8 +49,12 @@ def test_wakings_have_the_names_of_their_program(pid: int, attribute: Attribute)
 
 
 def test_samples_have_the_names_of_their_program(pid: int, powerprof_cli: Cli) -> None:
-    words = ["profile", "--pid", str(pid), "--duration", "2.5", "--no-save", "--json", "-"]
-    process = powerprof_cli.start(words)
+    with cgroup("executed", pid) as group:
+        _sample(pid, group, powerprof_cli)
+
+
+def _sample(pid: int, group: Path, powerprof_cli: Cli) -> None:
+    process = powerprof_cli.start(["profile", "--cgroup", str(group), "--duration", "2.5", "--no-save", "--json", "-"])
     time.sleep(0.5)
     until_s = time.monotonic() + 60
     while not any("bpf" in os.readlink(link) for link in Path(f"/proc/{process.pid}/fd").iterdir()):
