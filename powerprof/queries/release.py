@@ -22,6 +22,7 @@ from powerprof.energy.request import NO_METER
 from powerprof.energy.windows import WindowEnergy
 from powerprof.host.capabilities import Capability, limited, missing, ok
 from powerprof.measure.sampling import WindowMeter
+from powerprof.measure.target_life import raise_ended
 from powerprof.measure.window import WindowPart, run_window
 from powerprof.model.text import Say, join_words
 from powerprof.queries.pricing import build_record
@@ -212,11 +213,13 @@ def _connect(server: TracedServer) -> Sql | None:
 def _count_statements(server: TracedServer, connection: Sql) -> tuple[int, Queries]:
     """Return the number of executed statements, and the record of the window."""
     client = _KnownStatements(connection)
-    with WindowEnergy(NO_METER) as energy, Probes(server) as probes:
+    with server.life() as life, WindowEnergy(NO_METER) as energy, Probes(server) as probes:
         probes.ready()
         with WindowMeter(meters=energy.meters) as meter:
             # The client begins last and ends first, so all of its statements are in the window.
-            passed = run_window(SELF_TEST_S, *probes.parts, *meter.parts, client)
+            passed = run_window(SELF_TEST_S, *probes.parts, *meter.parts, life, client)
             window = meter.collect(passed)
-        traced = probes.finish_window(energy.complete(window), interrupted=passed.interrupted is not None)
+        if passed.ended is not None:
+            raise_ended(passed.ended)
+        traced = probes.finish_window(energy.complete(window))
         return client.count, build_record(server, traced.measured, energy)
