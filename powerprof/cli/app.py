@@ -471,7 +471,7 @@ def _accepts(arguments: Sequence[str]) -> bool:
     try:
         own_words, command_words = _split_words(arguments)
         at = find_command(own_words)
-        if {"--help", "--version"} & set(own_words):
+        if {"--help", "--version", "--install-completion"} & set(own_words):
             return True
         command = build_root().get_command(cast(Any, None), own_words[at]) if at < len(own_words) else None
         if command is None:

@@ -37,7 +37,7 @@ from powerprof.experiment.options import (
     WINDOW_S,
     ExperimentOptions,
 )
-from powerprof.system.errors import MissingArgumentError, UsageError, WorseError
+from powerprof.system.errors import MissingArgumentError, SeveralCommandsError, UsageError, WorseError
 from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
@@ -221,7 +221,9 @@ def _split_commands(words: tuple[str, ...], a: str | None) -> tuple[tuple[str, .
     if a is not None:
         raise UsageError(f"{a} cannot be compared with a command", "compare two conditions, or two commands")
     if at < 0 or not first or not second:
-        raise UsageError("compare needs two commands, each after --", command_line("compare -- COMMAND… -- COMMAND…"))
+        raise SeveralCommandsError(
+            "compare needs two commands, each after --", command_line("compare -- COMMAND… -- COMMAND…")
+        )
     return first, second
 
 

@@ -111,7 +111,10 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
         if typed is None or typed == ():
             if self.is_required:
                 kind = f"option '{self.flag}'" if self.flag else f"argument '{self.metavar}'"
-                raise MissingArgumentError(f"missing {kind}", self.example, command_line("{} --help", command))
+                hint = command_line("{} --help", command)
+                if self.metavar == "RUN":
+                    hint = f"to list the saved runs: {command_line('runs')}"
+                raise MissingArgumentError(f"missing {kind}", self.example, hint)
             return self.default
         if self.is_repeatable:
             return [self._converted(text, command) for text in typed]

@@ -6,16 +6,18 @@ Only a command line that the parser accepts is proposed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from itertools import pairwise, product
 
 from powerprof.cli.commands import COMMANDS, module_name
 from powerprof.cli.parameters import Parameter, ParserError, walk_parameters
 from powerprof.cli.synonyms import ACTIONS_MEANT, COMMANDS_MEANT, MEANT_VALUES, OPTIONS_MEANT, PREFIXES, SIMILAR_PURPOSE
-from powerprof.model.text import join_words
+from powerprof.model.text import join_words, parse_time
 from powerprof.system.errors import (
     MissingArgumentError,
     PowerprofError,
+    SeveralCommandsError,
     SeveralNamesError,
     UnknownNameError,
     UsageError,
@@ -27,11 +29,12 @@ from powerprof.system.similar_names import find_similar
 WITH_VALUE = ("--runs-dir",)
 # Options of the program that users may type after the command.
 BEFORE_COMMAND = ("--quiet", "--runs-dir", "--debug")
-# Options that choose another target.
-_EXCLUDED = {"--pid": ("--system", "--cgroup"), "--interval": (), "--duration": ()}
 
 
 _LEAVE_OUT = "leave "
+# More are not listed.
+_MOST_OWNERS = 4
+_MOST_GUESSED = 3
 # A remedy in words, and the command line.
 Proposal = tuple[str, list[str]]
 
@@ -58,12 +61,17 @@ def _list_proposals(error: UsageError, arguments: Sequence[str]) -> Iterator[Pro
         similar = find_similar(error.word, error.names)
         for name in similar:
             yield f"did you mean {join_words(similar, 'or')}? ", replace_name(arguments, error.word, name)
+        meant = ACTIONS_MEANT.get((arguments[find_command(arguments)], error.word)) if arguments else None
+        if meant:
+            yield f"did you mean {meant}? ", replace_name(arguments, error.word, meant)
         yield from _after_dashes(arguments)
     elif isinstance(error, SeveralNamesError):
         for name in error.choices:
             yield f"{join_words(error.choices, 'or')}: ", replace_name(arguments, error.word, name)
     elif isinstance(error, MissingArgumentError):
         yield "such as: ", [*arguments, *error.example.split()]
+    elif isinstance(error, SeveralCommandsError):
+        yield from _after_dashes(arguments)
     elif isinstance(error, ParserError):
         listed = {"command": _for_command, "option": _for_option, "argument": _for_argument}[error.kind]
         yield from listed(error, list(arguments))
@@ -137,7 +145,7 @@ def _for_option(error: ParserError, arguments: list[str]) -> Iterator[Proposal]:
                 position = rest.index(name) + 1
                 yield ("type it after the command: ", [*rest[:position], *arguments[at:end], *rest[position:]])
         names = ["--quiet", "--runs-dir", "--version", "--debug", "--help"]
-        similar = find_similar(typed, names)
+        similar = ["--version"] if typed == "-v" else find_similar(typed, names)
         for name in similar:
             yield f"did you mean {join_words(similar, 'or')}? ", [*before, name, *after]
         yield "leave it out: ", [*before, *arguments[min(at + 1, place) :]]
@@ -159,11 +167,13 @@ def _for_option(error: ParserError, arguments: list[str]) -> Iterator[Proposal]:
     if short in flags and at < len(arguments) and len(arguments[at]) > len("-p") and typed[:2] != "--":
         yield f"did you mean {short}? ", [*before, short, arguments[at][2:].removeprefix("="), *after]
     yield from _after_dashes(arguments)
+    if _is_meant_server(error, flags):
+        return
     owners = _commands_with(typed)
     has_value = not equals[0] and any(not parameter.is_flag for parameter in owners.values())
-    of = f"{typed} is an option of {join_words(list(owners))}; " if owners else ""
+    of = f"{typed} is an option of {join_words(list(owners)) if len(owners) <= _MOST_OWNERS else 'other commands'}; "
     for rest in (after[has_value:], after, after[1:]):
-        yield f"{of}{_LEAVE_OUT}it out: ", [*before, *rest]
+        yield f"{of if owners else ''}{_LEAVE_OUT}it out: ", [*before, *rest]
 
 
 def _commands_with(option: str) -> dict[str, Parameter]:
@@ -182,44 +192,91 @@ def _for_argument(error: ParserError, arguments: list[str]) -> Iterator[Proposal
     """Yield remedies for arguments too many."""
     flags = _options_of(error.command)
     first, several = error.words[0], len(error.words) > 1
-    places = [at for at, word in enumerate(arguments) if word == first and at]
-    at = places[-1] if places else len(arguments)
-    without = [word for place, word in enumerate(arguments) if place < at or word not in error.words]
-    # A value with a blank: `--duration 5 minutes`, `--label release candidate`.
+    places: list[int] = []
+    for word in reversed(error.words):  # the same words can be arguments before
+        before = arguments[: places[-1] if places else len(arguments)]
+        places.append(len(before) - 1 - before[::-1].index(word) if word in before else len(before))
+    at = places[-1]
+    without = [word for place, word in enumerate(arguments) if place not in places]
     option = flags.get(arguments[at - 2]) if 2 <= at < len(arguments) else None
-    if option is not None and (option.unit or option.flag in ("-o", "--label")):
-        quoted = f"{arguments[at - 1]} {first}"
-        yield "quote a value with blanks: ", [*arguments[: at - 1], quoted, *arguments[at + 1 :]]
+    if option is not None:
+        for words, value in _join_value(option, arguments[at - 1], first):
+            yield words, [*arguments[: at - 1], value, *arguments[at + 1 :]]
     if first == "sleep" and several:  # as in perf
         yield "did you mean --duration? ", [*without, "--duration", error.words[1]]
     yield from _after_dashes(arguments)
-    for name in _options_for(first, flags) if not several else ():
-        if not {name, *_EXCLUDED.get(name, ())} & set(arguments):
-            yield f"did you mean {name}? ", [*without, name, first]
+    guesses = [[name for name in _guess_options(word, arguments) if name in flags] for word in error.words]
+    for names in product(*guesses) if len(guesses) < _MOST_GUESSED else ():
+        if len({*names, *arguments}) == len(names) + len({*arguments}):
+            typed = [part for pair in zip(names, error.words, strict=True) for part in pair]
+            yield f"did you mean {join_words(names)}? ", [*without, *typed]
     action = ACTIONS_MEANT.get((error.command, arguments[at - 1] if at else ""))
     if action:
         yield f"did you mean {action}? ", [*arguments[: at - 1], action]
-    yield f"{_LEAVE_OUT}{'them' if several else 'it'} out: ", without
+    if not _is_meant_server(error, flags):
+        yield f"{_LEAVE_OUT}{'them' if several else 'it'} out: ", without
 
 
-def _options_for(word: str, flags: Iterable[str]) -> Iterator[str]:
+def _join_value(option: Parameter, value: str, rest: str) -> Iterator[tuple[str, str]]:
+    """Yield the value of an option with the word behind it: `50 ms`, `THREAD 50ms`, `cpu p95`, `release candidate`."""
+    if "TIME" in option.metavar and value[:1].isdigit() and _is_time(f"{value}{rest}"):
+        yield f"did you mean {value}{rest}? ", f"{value}{rest}"
+    if "=" in option.metavar and "=" not in value:
+        yield "did you mean =? ", f"{value}={rest}"
+    if option.metavar in ("NAMES", "LIST") or (option.is_repeatable and option.flag == "--pid"):
+        yield "separate values by commas: ", f"{value},{rest}"
+    if option.flag in ("-o", "--label"):
+        yield "quote a value with blanks: ", f"{value} {rest}"
+
+
+def _is_time(text: str) -> bool:
+    try:
+        parse_time(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_meant_server(error: ParserError, flags: Collection[str]) -> bool:
+    """Return whether a word means a server, which this command takes by its address. Then set the hint."""
+    is_server = error.words[0] in ("--pid", "-p") or (error.kind == "argument" and _is_server_name(error.words[0]))
+    if "--socket" not in flags or "--pid" in flags or not is_server:
+        return False
+    error.hint = f"{error.command} takes your server by --socket PATH, --server URL or --defaults-file FILE"
+    return True
+
+
+def _is_server_name(word: str) -> bool:
+    from powerprof.system.server_names import is_server_program, list_meant_programs
+
+    return any(map(is_server_program, (word, *list_meant_programs(word))))
+
+
+def _guess_options(word: str, arguments: Sequence[str]) -> Iterator[str]:
     """Yield the options whose value a lone word can be."""
-    return (name for name in _guess_options(word, flags) if name in flags)
-
-
-def _guess_options(word: str, flags: Iterable[str]) -> Iterator[str]:
-    from powerprof.system.paths import procfs
-    from powerprof.system.tasks import look_up
-
     is_number, is_path = word[:1].isdigit(), "." in word or "/" in word
-    if is_number and not is_path and "--interval" not in flags and (procfs() / word).is_dir():
-        yield from ("--pid" for pid in (int(word),) if not look_up(pid).is_kernel)
+    has_target = bool({"--pid", "--system", "--cgroup"} & set(arguments))
+    if not has_target and _names_process(word):
+        yield "--pid"
     if is_number:
+        yield from ("--keep",) if "prune" in arguments else ()
         yield from ("--clients", "--duration", "--interval") if word.isdigit() else ("--duration", "--interval")
     if is_path:
-        yield from ("--from", "-o")
-    elif not is_number:
-        yield "--pid"
+        yield from ("--output",) if "--calibrate" in arguments else ("--from", "-o")
+
+
+def _names_process(word: str) -> bool:
+    """Return whether a word is the name of a server or a process, or the id of a program."""
+    from powerprof.system.files import try_text
+    from powerprof.system.paths import procfs
+    from powerprof.system.processes import list_pids
+    from powerprof.system.tasks import look_up
+
+    if word.isdigit():
+        return (procfs() / word).is_dir() and not look_up(int(word)).is_kernel
+    if "/" in word or " " in word:
+        return False
+    return _is_server_name(word) or any(try_text(procfs() / str(pid) / "comm") == word[:15] for pid in list_pids())
 
 
 def _after_dashes(arguments: Sequence[str]) -> Iterator[Proposal]:
@@ -229,12 +286,28 @@ def _after_dashes(arguments: Sequence[str]) -> Iterator[Proposal]:
     if name not in COMMANDS or not COMMANDS[name].runs_words:
         return
     own = arguments[at + 1 :]
-    for place, word in enumerate(own):
-        if word == "--":
+    start = next((place for place, word in enumerate(own) if word == "--" or _starts_command(word)), len(own))
+    if own[start : start + 1] == ["--"] or start == len(own):
+        command = own[start + 1 :]
+        if name != "compare" or "--" in command or not own[start:]:
             return
-        if word[:1] != "-" and _is_program(word):
-            yield "a command is typed after --: ", [*arguments[: at + 1], *own[:place], "--", *own[place:]]
+    else:
+        command = own[start:]
+    if len(command) == 1 and " " in command[0]:
+        import shlex
+
+        with suppress(ValueError):
+            command = shlex.split(command[0])
+    if name == "compare" and "--" not in command:
+        second = next((place for place, word in enumerate(command) if place and _is_program(word)), 0)
+        if not second:
             return
+        command = [*command[:second], "--", *command[second:]]
+    yield "a command is typed after --: ", [*arguments[: at + 1], *own[:start], "--", *command]
+
+
+def _starts_command(word: str) -> bool:
+    return word[:1] != "-" and _is_program(word.split(" ", maxsplit=1)[0])
 
 
 def _is_program(word: str) -> bool:

@@ -25,6 +25,7 @@ COMMANDS_MEANT = {
     **dict.fromkeys(("sched", "waits", "offcputime"), "offcpu"),
     **dict.fromkeys(("reproduce", "repeat"), "study"),
     "version": "--version",
+    "completion": "--install-completion",
 }
 # Options of other tools → options here; the first one that the command has.
 OPTIONS_MEANT = {
@@ -59,4 +60,9 @@ MEANT_VALUES = {"--by": ["stack"]}
 # Words before the name of a command.
 PREFIXES = ("perf", "sudo", "powerprof")
 # Actions of other tools, after a command.
-ACTIONS_MEANT = {("runs", word): "prune" for word in ("rm", "delete", "remove", "clean", "clear", "prune")}
+ACTIONS_MEANT = {
+    **{("runs", word): "prune" for word in ("rm", "delete", "remove", "clean", "clear")},
+    **{("servers", word): "fetch" for word in ("install", "download", "get", "add")},
+    **{("servers", word): "remove" for word in ("rm", "delete", "uninstall")},
+    **{("servers", word): "list" for word in ("ls", "show")},
+}

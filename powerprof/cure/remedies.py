@@ -28,7 +28,7 @@ from powerprof.reversible.timer_slack import TimerSlack, read_start_ticks
 from powerprof.reversible.variables import Variable
 from powerprof.system.caller import is_delegated
 from powerprof.system.cgroups import service_of
-from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.system.errors import PowerprofError, UnknownNameError, UsageError
 from powerprof.system.foreign_text import whole
 from powerprof.system.next_steps import command_line
 from powerprof.system.processes import label_of
@@ -156,8 +156,10 @@ def _parse_finding(text: str) -> FindingChoice:
             f"to list them: {command_line('cure', same_target=True)}",
         )
     if whole(text) is None and text not in TRIED_RULES:
-        raise UsageError(
+        raise UnknownNameError(
             f"--finding: no finding {text!r} can be tried on a live server",
+            text,
+            TRIED_RULES,
             f"{', '.join(TRIED_RULES)}; to list the present ones: {command_line('cure', same_target=True)}",
         )
     return FindingChoice(text)

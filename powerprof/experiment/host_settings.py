@@ -32,7 +32,7 @@ from powerprof.reversible.journal import SavedSetting
 from powerprof.reversible.timer_slack import read_start_ticks
 from powerprof.system import paths, signals
 from powerprof.system.caller import is_delegated
-from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.system.errors import PowerprofError, UnknownNameError, UsageError
 from powerprof.system.files import try_text
 from powerprof.system.foreign_text import whole
 from powerprof.system.next_steps import command_line
@@ -52,8 +52,11 @@ def parse_host_setting(words: str) -> tuple[str, str]:
     name, value = (match[1], match[2].strip()) if match else ("", "")
     if name not in _PLANS:
         names = join_words(list(_PLANS), last="or")
-        raise UsageError(
-            f"--host {words[:60]!r} is not SETTING=VALUE with SETTING one of {names}", "such as " + _EXAMPLE
+        raise UnknownNameError(
+            f"--host {words[:60]!r} is not SETTING=VALUE with SETTING one of {names}",
+            words.partition("=")[0],
+            _PLANS,
+            "such as " + _EXAMPLE,
         )
     most = {"latency-limit": _MAX_LATENCY_US, "halt-poll": _MAX_POLL_NS}.get(name)
     for each in value.split("|"):

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from powerprof.measure.cpuidle import COUNTERS
 from powerprof.measure.idle_counters import CpuReading, Snapshot, StateInfo, is_polling
 from powerprof.measure.program_output import numbered_lines
-from powerprof.system.errors import DataError, UsageError
+from powerprof.system.errors import DataError, UnknownNameError
 from powerprof.system.foreign_data import loader, parse_toml
 from powerprof.system.foreign_text import whole
 from powerprof.system.outside_files import read_outside_table
@@ -207,8 +207,11 @@ def read_state_table(cpu: str) -> tuple[StateInfo, ...]:
         return tuple(StateInfo(name, False, False, latency_us, target_us) for name, latency_us, target_us in rows)
     path = Path(cpu)
     if not cpu or not os.path.exists(path):  # noqa: PTH110  Path's raises for a long name
-        raise UsageError(
-            f"--as {cpu[:60]!r}: no such CPU and no such file", f"{', '.join(known)}, or a dump of cpuidle's files"
+        raise UnknownNameError(
+            f"--as {cpu[:60]!r}: no such CPU and no such file",
+            cpu,
+            known,
+            f"{', '.join(known)}, or a dump of cpuidle's files",
         )
     readings = read_dump(path).snapshot.cpus
     first, states = next((number, reading.states) for number, reading in readings.items())

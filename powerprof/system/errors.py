@@ -60,6 +60,10 @@ class SeveralNamesError(UsageError):
         self.word, self.choices = word, tuple(choices)
 
 
+class SeveralCommandsError(UsageError):
+    """Two commands of the caller are not separated. The command line shows where -- belongs."""
+
+
 class MissingArgumentError(UsageError):
     """A required argument is missing. The command line shows how to add `example` to it."""
 

@@ -51,8 +51,10 @@ def list_folders() -> list[Path]:
 
 def explain_not_found(word: str) -> PowerprofError:
     """Return the error for a word that a shell would not run."""
-    if "/" not in word or not os.path.lexists(word):
+    if "/" not in word:
         return PowerprofError(f"cannot run {word!r} (no such program)", "is it installed, and on PATH?")
+    if not os.path.lexists(word):
+        return PowerprofError(f"cannot run {word!r} (no such file)", "name a file of this folder, or its full path")
     if os.path.isdir(word):  # noqa: PTH112 - Path's raises where a name is too long
         return PowerprofError(f"cannot run {word} (it is a directory)", "name a program")
     return PowerprofError(f"cannot run {word} (not executable)", "if it is a script, make it executable: chmod +x")

@@ -355,9 +355,9 @@ def _find_cgroup(name: str) -> Path:
             f"choose one by its path: --cgroup {printable(matches[0])}",
         )
     if not matches:
-        raise UsageError(
-            f"--cgroup {name}: no such cgroup or unit", "name a path below /sys/fs/cgroup, or a systemd unit"
-        )
+        names = {Path(path).name for root in roots for path, _ in groups_below(root) if is_made_by_root(path)}
+        hint = "name a path below /sys/fs/cgroup, or a systemd unit"
+        raise UnknownNameError(f"--cgroup {name}: no such cgroup or unit", name, sorted(names), hint)
     return folders[matches[0]]
 
 

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from powerprof.system.errors import SeveralNamesError, UnknownNameError, UsageError
+from powerprof.system.errors import DataError, SeveralNamesError, UnknownNameError, UsageError
 from powerprof.system.next_steps import command_line
 from powerprof.system.paths import data_dir
 from powerprof.workloads.definition import DEFAULT_KIND
@@ -46,7 +46,20 @@ def find_workload(name: str, extra: Sequence[Path] = ()) -> LoadedWorkload:
     for folder in list_folders(extra):
         if folder.name == name:
             return read_workload(folder)
+    # A condition, or a workload with its condition.
+    prefix = name.partition(":")[0]
+    meant = [folder.name for folder in list_folders(extra) if folder.name == prefix or name in _conditions_of(folder)]
+    if meant:
+        raise SeveralNamesError(f"no workload is called {name}", name, meant)
     raise UnknownNameError(f"no workload is called {name}", name, _list_names(extra), _hint(name))
+
+
+def _conditions_of(folder: Path) -> Collection[str]:
+    """Return the names of a workload's conditions; none of a damaged one."""
+    try:
+        return read_workload(folder).definition.conditions
+    except DataError:
+        return ()
 
 
 def _list_names(extra: Sequence[Path]) -> list[str]:

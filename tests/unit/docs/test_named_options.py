@@ -46,6 +46,7 @@ _OTHERS = {
     "host/program_probes.py": {"--quiet", "--num", "--interval"},
     "host/": {"--cap-add", "--pid", "--privileged"},
     "system/pid_namespaces.py": {"--pid", "--fork", "--mount-proc"},
+    "cli/app.py": {"--install-completion"},  # of the parser
     "cli/synonyms.py": None,
     "live/webconfig.py": {"--web"},
     "report/comparison_words.py": {"--pairs"},  # of `compare`, printed by `report` too
