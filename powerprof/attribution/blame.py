@@ -13,7 +13,14 @@ import msgspec
 import numpy as np
 
 from powerprof.attribution.capture import Capture
-from powerprof.attribution.causes import LookUp, build_conservation, classify_exits, group_causes
+from powerprof.attribution.causes import (
+    LookUp,
+    blamed_threads,
+    build_conservation,
+    classify_exits,
+    count_by_part,
+    group_causes,
+)
 from powerprof.attribution.join import BlamedRow, Blamer, WokenAt, WokenKey, share_wakings
 from powerprof.attribution.sites import NO_STACK, SiteStacks
 from powerprof.energy.split import Consumer, split_host_energy
@@ -340,6 +347,7 @@ def build_attribution(capture: Capture, stacks: SiteStacks) -> Attribution:
         stacks=_stack_counts(stacks, rows, capture.stacks_lost_count),
         tool=capture.tool,
         host=capture.host,
+        exits_by_part=_count_target_by_part(capture, blamer, sum(row.count for row in rows)),
         wakings_window_s=(capture.counted_to_ns - capture.counted_from_ns) / 1e9 if counted else None,
         wakings_without_exit=without_exit,
         woken_elsewhere=blamer.woken_elsewhere(exits),
@@ -358,6 +366,21 @@ def build_attribution(capture: Capture, stacks: SiteStacks) -> Attribution:
         ],
         ended=capture.ended,
     )
+
+
+def _count_target_by_part(capture: Capture, blamer: Blamer, count: int) -> list[float]:
+    """Return the target's idle exits in equal parts of the window; empty without edges."""
+    edges = capture.cpu_edges().values()
+    if not edges:
+        return []
+    sample = capture.exit_records()
+    tids, pids = blamed_threads(sample)
+    keys = np.stack([tids.astype(np.int64), pids.astype(np.int64)], axis=1)
+    found, places = np.unique(keys, axis=0, return_inverse=True)
+    is_own = np.array([bool(tid) and blamer.in_target(pid, tid) for tid, pid in found.tolist()], dtype=bool)
+    at_ns = sample["exit_ns"][is_own[places.reshape(-1)]] if len(found) else sample["exit_ns"]
+    start_ns, end_ns = min(edge.start_ns for edge in edges), max(edge.end_ns for edge in edges)
+    return count_by_part(at_ns, start_ns, end_ns, count)
 
 
 def _find_rowless_time(ran: RunTimes, placed: Collection[int], in_target: Callable[[int, int], bool]) -> dict[int, int]:

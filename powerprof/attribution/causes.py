@@ -12,6 +12,7 @@ import numpy as np
 
 from powerprof.measure.idle_counters import is_polling
 from powerprof.model.records import Cause, Conservation, Mechanism
+from powerprof.statistics.counts import BLOCKS
 from powerprof.system.tasks import Task
 from powerprof.tracing.bpf.shared_numbers import IDLE_LIFE, Flag, WakeEvidence, WakerContext
 from powerprof.tracing.captures import Array, CpuEdge, count_reference_exits
@@ -144,6 +145,15 @@ def blamed_threads(exits: Array) -> tuple[Array, Array]:
     """Return thread and process of each exit: the thread that ran, else the one that was woken for another CPU."""
     ran = exits["next_tid"] != 0
     return np.where(ran, exits["next_tid"], exits["woken_tid"]), np.where(ran, exits["next_tgid"], 0)
+
+
+def count_by_part(at_ns: Array, start_ns: int, end_ns: int, count: int) -> list[float]:
+    """Return `count` exits in equal parts of a window, in the proportions of a sample of their times."""
+    if end_ns <= start_ns:
+        return []
+    counts, _ = np.histogram(at_ns, bins=BLOCKS, range=(start_ns, end_ns))
+    scale = count / int(counts.sum()) if counts.sum() else 0.0
+    return [scale * int(value) for value in counts]
 
 
 def _keys(exits: Array, ended_by: Array) -> Array:

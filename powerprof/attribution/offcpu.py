@@ -40,10 +40,7 @@ from powerprof.tracing.syscalls import FUTEX_WAITS
 
 
 class WakerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The wakings of a thread (`tid`) by another from one call path.
-
-    `waker_pid` 0: the idle task; from 1,073,741,824 on: a process outside this pid namespace.
-    """
+    """The wakings of a thread (`tid`) by another from one call path. `waker_pid` 0: the idle task."""
 
     tid: int
     thread: str | None

@@ -6,9 +6,10 @@ and B alternate on a private MariaDB or on a server of yours. Each difference ha
 
 powerprof compare -- COMMAND... -- COMMAND... alternates two commands of yours, under your account even with sudo.
 
-Saved runs of `run`, `idle` or `compare` (RUN, or RUN:condition) are compared without measuring; differences between
-their hosts, kernels and servers are listed first. For two sweeps the report shows the values at which they diverge, and
-the system metric that changes with them. For two runs of `queries` it shows the statements that became more expensive.
+Saved runs of `run`, `idle`, `attribute` or `compare` (RUN, or RUN:condition) are compared without measuring;
+differences between their hosts, kernels and servers are listed first. Of `idle` and `attribute` the server's own
+wake-ups decide. For two sweeps the report shows the values at which they diverge, and the system metric that changes
+with them. For two runs of `queries` it shows the statements that became more expensive.
 """
 
 from __future__ import annotations

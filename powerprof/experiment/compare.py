@@ -32,7 +32,7 @@ from powerprof.experiment.measurement import judge
 from powerprof.experiment.metrics import pair_figures
 from powerprof.experiment.options import AROUND_S, MINIMUM_PAIRS, REPLACED_SHARE, ExperimentOptions, condition_record
 from powerprof.experiment.plan import Offer, block_order, calibrate, check_comparable, check_options
-from powerprof.experiment.records import Arm, Block, Comparison, ControlRecord, Metric, Plan
+from powerprof.experiment.records import Arm, Block, Comparison, ConditionRecord, ControlRecord, Metric, Plan
 from powerprof.experiment.saved import are_runs, compare_saved
 from powerprof.experiment.session import Session
 from powerprof.experiment.starts import Starts
@@ -211,8 +211,10 @@ def measure_pairs(
         progress("starting the server and loading its tables")
         with Bench([case_a, case_b], bench_options, session.notes.append) as bench:
             session.plans = [*_plans(bench, case_a, "a"), *_plans(bench, case_b, "b")]
-            server = bench.server(case_a)
-            session.server = ServerInfo(version=server.version, private=server.private, pid=server.pid)
+            server, versions = bench.server(case_a), [bench.server(case).version for case in (case_a, case_b)]
+            session.conditions = name_conditions(session.conditions, versions)
+            known = " and ".join(dict.fromkeys(version for version in versions if version))
+            session.server = ServerInfo(version=known or None, private=server.private, pid=server.pid)
             _PairRun(bench, (case_a, case_b), session, energy, progress).run()
     return session
 
@@ -372,6 +374,23 @@ def _plans(bench: Bench, case: Case, arm: Arm) -> list[Plan]:
         for wanted, rows in bench.plans.get(case.qualified, [])
         if isinstance(wanted, Explain)
     ]
+
+
+def name_conditions(
+    conditions: tuple[ConditionRecord, ...], versions: Sequence[str | None]
+) -> tuple[ConditionRecord, ...]:
+    """Return the conditions with different names: with their workloads if these differ, and their servers if they do.
+
+    `versions` are those of the servers of A and B, such as `MariaDB 10.11.19`.
+    """
+    if len({condition.workload for condition in conditions}) == 1:
+        return conditions
+    names = [f"{condition.workload}:{condition.name}" for condition in conditions]
+    if versions[0] != versions[1]:
+        names = [f"{name} on {version or 'an unknown server'}" for name, version in zip(names, versions, strict=True)]
+    return tuple(
+        msgspec.structs.replace(condition, name=name) for condition, name in zip(conditions, names, strict=True)
+    )
 
 
 def _name_again(name: str) -> str:

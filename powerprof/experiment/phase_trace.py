@@ -14,7 +14,7 @@ from powerprof import __version__
 from powerprof.measure.procfs import own_peak_bytes
 from powerprof.measure.target_life import raise_ended
 from powerprof.model.records import Cause, Conservation, Estimate, ServerExits, ToolCost, Window
-from powerprof.statistics.counts import BLOCKS, rate_interval
+from powerprof.statistics.counts import rate_interval
 from powerprof.system.own_processes import own_pids
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _server_exits(count: int, window: TracedWindow, server_pid: int) -> ServerEx
     """Return the rate of the server's `count` idle exits; its interval is from a sample of their times."""
     import numpy as np
 
-    from powerprof.attribution.causes import blamed_threads
+    from powerprof.attribution.causes import blamed_threads, count_by_part
     from powerprof.system.tasks import look_up
 
     sample = window.trace.sample
@@ -149,9 +149,7 @@ def _server_exits(count: int, window: TracedWindow, server_pid: int) -> ServerEx
     at = sample["exit_ns"][((tgids == server_pid) | np.isin(tids, list(own))) & (sample["exit_ns"] > 0)]
     start = min(edge.start_ns for edge in window.edges.values())
     end = max(edge.end_ns for edge in window.edges.values())
-    counts, _ = np.histogram(at, bins=BLOCKS, range=(start, end))
-    scale = count / int(counts.sum()) if counts.sum() else 0.0
-    blocks = [scale * int(value) for value in counts]
+    blocks = count_by_part(at, start, end, count)
     known = rate_interval(count, blocks, window.window_s)
     hz = Estimate(mean=count / window.window_s, low=known.low, high=known.high)
     return ServerExits(count=count, window_s=window.window_s, wakeups_hz=hz, blocks_count=blocks)

@@ -39,11 +39,25 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
-def difference(before: Sequence[float], after: Sequence[float]) -> Estimate:
-    """Return mean(after) − mean(before) with Welch's 95 % interval."""
-    mean = sum(after) / len(after) - sum(before) / len(before)
+def difference(
+    before: Sequence[float], after: Sequence[float], limits: tuple[float | None, float | None] = (None, None)
+) -> Estimate:
+    """Return mean(after) − mean(before) with Welch's 95 % interval, cut at possible values of a metric with limits."""
+    mean_before = sum(before) / len(before)
+    mean = sum(after) / len(after) - mean_before
     interval = welch_interval(before, after)
-    return Estimate(mean=mean, low=interval.low if interval else None, high=interval.high if interval else None)
+    if interval is None:
+        return Estimate(mean=mean, low=None, high=None)
+    floor, ceiling = limits
+    low = interval.low if floor is None else max(interval.low, min(floor - mean_before, mean))
+    high = interval.high if ceiling is None else min(interval.high, max(ceiling - mean_before, mean))
+    return Estimate(mean=mean, low=low, high=high)
+
+
+def _limits_of(metric: str) -> tuple[float | None, float | None]:
+    if metric.startswith("watts"):
+        return None, None
+    return 0.0, 100.0 if metric.partition(":")[0].endswith("_percent") else None
 
 
 def _combine_energy(windows: Sequence[Window]) -> list[EnergyReading]:
@@ -126,9 +140,8 @@ def compare_phases(before: Phase, after: Phase, meters: HostMeters | None = None
 
     def add(metric: str, old: Sequence[float], new: Sequence[float]) -> None:
         if old and new:
-            changes.append(
-                Delta(metric=metric, from_phase=before.name, to_phase=after.name, difference=difference(old, new))
-            )
+            change = difference(old, new, _limits_of(metric))
+            changes.append(Delta(metric=metric, from_phase=before.name, to_phase=after.name, difference=change))
 
     for metric in COMPARED:
         add(metric, window_values(before.windows, metric), window_values(after.windows, metric))
@@ -174,9 +187,12 @@ def _list_residencies(phase: Phase, name: str) -> list[float]:
 
 # costs: above 0 beyond its interval and the drift. nothing: the interval contains 0 or less, and a server cannot reduce
 # the earlier use of the host. drift: the host itself changed as much. single: one window per phase, so the scatter is
-# unknown.
-Finding = Literal["costs", "nothing", "drift", "single"]
+# unknown. others: the CPUs ran for longer than the server accounts for, so other programs changed, too.
+Finding = Literal["costs", "nothing", "drift", "single", "others"]
 _DRIFT_SHARE = 1 / 3
+# Idle exits and interrupts of the server are not in its own CPU time. A change of C0 beyond this many points and this
+# multiple of its CPU time is not its own.
+_OWN_POINTS, _OWN_TIMES = 1.0, 3.0
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -203,6 +219,7 @@ def judge_costs(run: IdleRun, first: Phase, last: Phase) -> list[Cost]:
     """Return the verdicts on wake-ups and C0, if both phases have them."""
     after = next((phase for phase in run.phases if phase.name == "baseline-after"), None)
     judged = []
+    is_of_others = _is_of_others(run, first, last)
     for metric in ("wakeups_hz", "c0_percent"):
         delta = find_delta(run, first.name, last.name, metric)
         if delta is not None:
@@ -212,8 +229,46 @@ def judge_costs(run: IdleRun, first: Phase, last: Phase) -> list[Cost]:
             found = _judge_interval(delta.difference)
             if found == "costs" and before and measured and judge_cost(before, measured, at_end) != "costs":
                 found = "drift"
+            if is_of_others and found != "single":
+                found = "others"
             judged.append(Cost(metric, delta.difference, found))
     return judged
+
+
+def server_points(phase: Phase, pid_name: str | None) -> float | None:
+    """Return the server's own CPU time in a phase, in percent of all CPUs; None if it is unknown.
+
+    `pid_name` is the server's group of processes; None in a phase without the server, which is 0.
+    """
+    if pid_name is None:
+        return 0.0
+    used_s = [group.cpu_s for window in phase.windows for group in window.processes if group.name == pid_name]
+    wall_s = sum(window.window_s or 0.0 for window in phase.windows) * phase.cpus
+    return 100.0 * sum(used_s) / wall_s if used_s and wall_s > 0 else None
+
+
+def own_change(first: Phase, last: Phase) -> float | None:
+    """Return the change of the server's own CPU time between two phases, in points of C0; None if it is unknown."""
+    names = [_server_group(phase) for phase in (first, last)]
+    if names[1] is None or (names[0] is None and first.name != "baseline"):
+        return None
+    points = [server_points(phase, name) for phase, name in zip((first, last), names, strict=True)]
+    return None if points[0] is None or points[1] is None else points[1] - points[0]
+
+
+def _server_group(phase: Phase) -> str | None:
+    """Return the group of the server's processes in the windows of a phase."""
+    names = (group.name for window in phase.windows for group in window.processes)
+    return next((name for name in names if name not in ("powerprof", "rest")), None)
+
+
+def _is_of_others(run: IdleRun, first: Phase, last: Phase) -> bool:
+    """Return whether the host's C0 changed by more than the server can explain, beyond the interval."""
+    delta, own = find_delta(run, first.name, last.name, "c0_percent"), own_change(first, last)
+    if delta is None or own is None or delta.difference.low is None or delta.difference.high is None:
+        return False
+    surely = max(delta.difference.low, -delta.difference.high, 0.0)
+    return surely > _OWN_POINTS + _OWN_TIMES * abs(own)
 
 
 def _judge_interval(change: Estimate) -> Finding:

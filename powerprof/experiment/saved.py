@@ -12,18 +12,25 @@ import msgspec
 from powerprof.experiment.confounders import list_differences
 from powerprof.experiment.measurement import Measurement, judge
 from powerprof.experiment.records import Comparison, ConditionRecord, LoadRun, Metric, Threat, read_run
+from powerprof.model.attribution import Attribution
 from powerprof.model.metrics import unit_of
-from powerprof.model.records import Figures, IdleRun, Phase, Run, Window, metric_name
+from powerprof.model.records import Estimate, Figures, IdleRun, Phase, Run, ServerExits, ServerInfo, Window, metric_name
 from powerprof.model.runs import RunStore, decode_record, read_schema
 from powerprof.statistics.validity import DRIFT_FLOOR_POINTS
 from powerprof.system.errors import DataError, UsageError
 
 # The form of run identifiers. No condition has such a name.
 _RUN_ID = re.compile(r"[a-z]+-[0-9]{4,}", re.ASCII)
+_RUN_AND_CONDITION = re.compile(r"([a-z]+-[0-9]{4,}):(.+)", re.ASCII)
 
 
 def _split(name: str) -> tuple[str, str | None]:
-    """Split `RUN:condition`; a path may have a colon only with a condition after it."""
+    """Split `RUN:condition`; a path may have a colon only with a condition after it.
+
+    The name of a condition of another workload has a colon itself: `compare-0001:city:index`.
+    """
+    if named := _RUN_AND_CONDITION.fullmatch(name):
+        return named[1], named[2]
     run, separator, condition = name.rpartition(":")
     return (run, condition) if separator and run else (name, None)
 
@@ -72,10 +79,12 @@ def read_measurement(name: str, runs_dir: Path | None) -> Measurement:
         if wanted not in (None, half.condition.name):
             raise UsageError(f"{name}: {half.run} has one condition, {half.condition.name}", f"leave :{wanted} out")
         return half
+    if schema == "powerprof.attribution/1":
+        return _half_of_attribution(path, decode_record(path, Attribution))
     kind = schema.removeprefix("powerprof.").partition("/")[0]
     raise UsageError(
         f"{name} is of the kind {kind}, which is not compared",
-        "compare takes saved runs of compare, run, idle and sweep",
+        "compare takes saved runs of compare, run, idle, attribute and sweep",
     )
 
 
@@ -129,7 +138,9 @@ def _half_of_run(path: Path, run: Run) -> Measurement:
         if isinstance(run, IdleRun):
             options, clients = msgspec.to_builtins(run.options), run.options.clients_count
         condition = _idle_condition(run.command, clients)
-        metrics, primary = _phase_figures(phase), "wakeups_hz"
+        own = [] if phase.server_exits is None else _server_figures(phase.server_exits)
+        metrics = [*own, *_phase_figures(phase)]
+        primary = metrics[0].name if own else "wakeups_hz"
     return Measurement(
         run=name,
         started_at=run.started_at,
@@ -142,6 +153,35 @@ def _half_of_run(path: Path, run: Run) -> Measurement:
         options=options,
         ended=run.ended,
         threats=_drift_of(run),
+    )
+
+
+def _server_figures(exits: ServerExits) -> list[Figures]:
+    """Return the server's own wake-ups per second in each part of the traced window; none without parts."""
+    part_s = exits.window_s / len(exits.blocks_count) if exits.blocks_count else 0.0
+    values: list[float | None] = [count / part_s for count in exits.blocks_count] if part_s > 0 else []
+    name = "server_wakeups_hz"
+    return [Figures(name=name, unit=unit_of(name), kind="measured", values=values)] if values else []
+
+
+def _half_of_attribution(path: Path, record: Attribution) -> Measurement:
+    """Return the wake-ups of the target of a traced window."""
+    if not record.exits_by_part:
+        raise DataError(path, "a traced window without a target, or of another version")
+    count = sum(wakeup.count for wakeup in record.wakeups)
+    rate = Estimate(mean=count / record.window_s, low=None, high=None)
+    exits = ServerExits(count=count, window_s=record.window_s, wakeups_hz=rate, blocks_count=record.exits_by_part)
+    program = Path(record.target.executable or record.target.label).name
+    version = record.target.label
+    return Measurement(
+        run=record.id or path.name,
+        started_at=record.started_at or "",
+        condition=msgspec.structs.replace(_idle_condition("attribute", None), workload=f"attribute of {program}"),
+        metrics=_server_figures(exits),
+        primary="server_wakeups_hz",
+        host=record.host,
+        server=ServerInfo(version=version, private=False, pid=record.target.pid),
+        ended=record.ended,
     )
 
 

@@ -181,7 +181,7 @@ class Attribution(Record, frozen=True, kw_only=True):
     """One traced window.
 
     `conservation` covers the host, `wakeups` the target. `window_s` is the CPUs' mean for idle exits. `deep`: by
-    deep-idle.
+    deep-idle. `exits_by_part`: the idle exits of the target in equal parts of the window, from a sample of their times.
     """
 
     target: TargetInfo
@@ -191,6 +191,7 @@ class Attribution(Record, frozen=True, kw_only=True):
     wakeups: list[Wakeup]
     stacks: StackCounts
     tool: ToolCost
+    exits_by_part: list[float] = []
     wakings_window_s: float | None = None
     wakings_without_exit: list[Waking] = []
     woken_elsewhere: list[ExternalWakeup] = []

@@ -192,7 +192,12 @@ _METRICS = (
     ),
     _M("watts", "W", "power", "watts", "the power", *_word_use("power", "draws"), basis="watts"),
     # Servers and the load.
-    _M("server_wakeups_hz", "1/s", "wake-ups by the server", "wake-ups/s, server", "the server's wake-ups per second"),
+    _M(
+        *("server_wakeups_hz", "1/s", "wake-ups by the server", "wake-ups/s, server"),
+        "the server's wake-ups per second",
+        "has a server that wakes a CPU {} times as often as that of",
+        "has a server that wakes a CPU {} % {} often than that of",
+    ),
     _M(
         *("server_wakings_hz", "1/s", "wakings of the server's threads", "its wakings/s"),
         "the wakings of the server's threads per second",

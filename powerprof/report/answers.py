@@ -105,8 +105,10 @@ def join_outcomes(
     unknown = sum(claim.unknown or not base for claim, base in zip(claims, bases, strict=True))
     hints = [place for place, claim in zip(places, claims, strict=True) if claim.hint is not None]
     if hints:
-        at = f"at {text.join_words(hints)} ({len(hints)} of {len(claims)})"
-        return Outcome(MAY_BE_CHANCE, f" {at}")
+        others = [number for number, claim in enumerate(claims) if claim.hint is None]
+        rest = join_outcomes([claims[n] for n in others], [bases[n] for n in others], [places[n] for n in others], of)
+        elsewhere = f", {rest.bound} at the {len(others)} others" if others and rest.is_bounded else ""
+        return Outcome(MAY_BE_CHANCE, f" at {text.join_words(hints)}{elsewhere}")
     if unknown:
         return Outcome("unknown", bound=f"the bound of a difference is unknown at {unknown} of {len(claims)}")
     known = [(claim, base) for claim, base in zip(claims, bases, strict=True) if claim.bound is not None and base]

@@ -175,6 +175,7 @@ _FINDINGS: dict[Finding, str] = {
     "nothing": "not significant",
     "drift": "not larger than the host's drift",
     "single": "one window per phase: no interval",
+    "others": "other programs changed",
 }
 
 

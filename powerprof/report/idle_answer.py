@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from powerprof.experiment.phases import Cost, judge_costs
+from powerprof.experiment.phases import Cost, judge_costs, own_change
 from powerprof.experiment.server_cost import ServerCost, find_obstacle, server_cost
 from powerprof.model import text
 from powerprof.model.records import Estimate, IdleRun, Phase
@@ -70,6 +70,9 @@ def check(run: IdleRun) -> str:
         return ""
     findings = {cost.finding for cost in claimed}
     figures = " and ".join(_claimed_figure(cost, sign=True) for cost in claimed)
+    if "others" in findings:
+        own = text.signed(own_change(shown[0], shown[-1]), 2)
+        return f"Whole host: other programs changed during the run ({figures}; the server itself {own} points)."
     words = {"costs": "", "drift": " (the baseline drifted as far)", "single": " (one window: no interval)"}
     if findings == {"nothing"}:
         if _is_useless(claimed, shown[0]):
@@ -163,6 +166,14 @@ def _host_answer(run: IdleRun) -> str:
     if not claimed:
         return "C0 and wake-ups are unknown on this host."
     kinds = {cost.finding for cost in claimed}
+    if "others" in kinds:
+        changed = " and ".join(_claimed_figure(cost, sign=True) for cost in claimed)
+        own = text.signed(own_change(first, last), 2)
+        added = f" with {_connections(run)}" if last.name == "clients" else ""
+        return (
+            f"The server's own CPU time changed by {own} points of C0{added}. Other programs changed by more "
+            f"({changed}), so the host's wake-ups are no answer. Measure again when it is quiet."
+        )
     costs = [_claimed_figure(cost) for cost in claimed if cost.finding == "costs"]
     rest = " and ".join(_claimed_figure(cost) for cost in claimed if cost.finding != "costs")
     if not costs and "single" in kinds:

@@ -11,12 +11,9 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from powerprof.attribution import offcpu
 from powerprof.model.records import Ended, ended_by_signal
-from powerprof.report.offcpu import waker_name, wakers_table
-from powerprof.system.tasks import OUTSIDE
 from powerprof.tracing.captures import CallSum, FileSum, OffCpuTrace, SyscallTrace, ThreadSums, WakingSum
 from powerprof.tracing.dtrace_output import DtraceFrame, DtraceLatency, DtraceWakeup, SleepsTrace, WakersTrace
 
@@ -343,13 +340,3 @@ def test_records_survive_json(kind: type[msgspec.Struct]) -> None:
         offcpu.SyscallProfile: offcpu.build_syscall_profile(syscalls([call()], [file()]), NAMES),
     }
     assert msgspec.json.decode(msgspec.json.encode(made[kind]), type=kind) == made[kind]
-
-
-def test_a_waker_outside_this_pid_namespace_has_no_number() -> None:
-    record = offcpu.build_bpf_profile(
-        trace(wakings=[replace(waking(71, 6, OUTSIDE + 7), waker_pid=OUTSIDE + 5)]), NAMES
-    )
-    (row,) = record.wakers
-    assert waker_name(row, record.pids) == f"{row.waker_comm} (outside this pid namespace)"
-    (printed,) = wakers_table(record, 5).rows
-    assert str(printed.cells["waker"].text).endswith(f"← {row.waker_comm} (outside this pid namespace)")

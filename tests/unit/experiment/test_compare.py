@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from powerprof.energy.request import EnergyRequest
 from powerprof.experiment import compare
-from powerprof.experiment.compare import build_comparison, format_so_far, judge_primary
+from powerprof.experiment.compare import build_comparison, format_so_far, judge_primary, name_conditions
 from powerprof.experiment.measurement import Measurement, judge
 from powerprof.experiment.metrics import mean_baseline, pair_figures
 from powerprof.experiment.options import ExperimentOptions, condition_record
@@ -227,6 +227,33 @@ def test_starts_that_differ_are_no_difference_of_settings(pairs: int) -> None:
         found = [judge_starts(starts, 0.0) for _ in range(400)]
         assert sum(verdict != "inconclusive" for verdict in found) <= 10, starts
         assert [judge_starts(starts, 60.0) for _ in range(40)].count("b_higher") > 20
+
+
+@pytest.mark.parametrize(
+    ("workloads", "versions", "names"),
+    [
+        (("city", "city"), ("MariaDB 10.11.19",) * 2, ("index", "no-index")),
+        (("city", "pg"), ("MariaDB 10.11.19",) * 2, ("city:index", "pg:no-index")),
+        (
+            ("city", "pg"),
+            ("MariaDB 10.11.19", "PostgreSQL 15.18"),
+            ("city:index on MariaDB 10.11.19", "pg:no-index on PostgreSQL 15.18"),
+        ),
+        (
+            ("city", "pg"),
+            ("MariaDB 10.11.19", None),
+            ("city:index on MariaDB 10.11.19", "pg:no-index on an unknown server"),
+        ),
+    ],
+)
+def test_conditions_of_two_workloads_are_named_with_workload_and_product(
+    workloads: tuple[str, str], versions: tuple[str | None, str | None], names: tuple[str, str]
+) -> None:
+    conditions = tuple(
+        ConditionRecord(name=name, workload=workload, title="", load={}, settings={}, work=name)
+        for name, workload in zip(("index", "no-index"), workloads, strict=True)
+    )
+    assert tuple(one.name for one in name_conditions(conditions, versions)) == names
 
 
 def test_a_sweep_is_worse_at_any_value() -> None:

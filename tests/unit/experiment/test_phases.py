@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 from scipy import stats
 
@@ -28,6 +30,7 @@ from powerprof.experiment.phases import (
     host_watts,
     judge_cost,
     judge_costs,
+    own_change,
     split_phase_energy,
     window_values,
 )
@@ -41,11 +44,13 @@ from powerprof.model.records import (
     Estimate,
     IdleRun,
     Phase,
+    ProcessTime,
     ServerExits,
     ServerInfo,
     ToolCost,
     Window,
 )
+from powerprof.report.idle_answer import answer_of
 from powerprof.statistics.counts import rate_interval
 from powerprof.statistics.scatter import UNKNOWN_FACTORS
 from tests.unit.experiment.builders import odd_window
@@ -463,6 +468,57 @@ def test_equal_windows_give_no_warning(before: list[float], after: list[float]) 
     assert found.high is not None
     assert found.low <= found.mean <= found.high
     assert found.high - found.low < 1e-9
+
+
+@given(st.lists(st.floats(0.0, 100.0), min_size=2, max_size=6), st.lists(st.floats(0.0, 100.0), min_size=2, max_size=6))
+def test_a_change_of_c0_is_possible(before: list[float], after: list[float]) -> None:
+    """No bound exceeds what is left to 100 % or to 0, and the mean is within."""
+    phases = [
+        combine_windows(name, [replace(odd_window(), c0_percent=value, states=[], energy=[]) for value in values])
+        for name, values in (("server", before), ("clients", after))
+    ]
+    change = next(one for one in compare_phases(*phases) if one.metric == "c0_percent")
+    found = change.difference
+    assert found.low is not None and found.high is not None
+    assert found.low <= found.mean <= found.high
+    assert found.high <= 100.0 - fmean(before) + 1e-9
+    assert found.low >= -fmean(before) - 1e-9
+
+
+def with_cpu(name: str, c0: list[float], server_s: float) -> Phase:
+    """Return a phase of windows of 2 s on 2 CPUs, in each of which the server used `server_s`."""
+    used = [
+        ProcessTime(name="powerprof", cpu_s=0.001, percent=None),
+        ProcessTime(name="mariadbd", cpu_s=server_s, percent=None),
+        ProcessTime(name="rest", cpu_s=1.0, percent=None),
+    ]
+    windows = [
+        replace(odd_window(), c0_percent=value, wakeups_hz=100.0 + value, window_s=2.0, cpus=2, processes=used)
+        for value in c0
+    ]
+    return replace(combine_windows(name, windows), cpus=2)
+
+
+@pytest.mark.parametrize(
+    ("added", "server_s", "finding"),
+    [
+        (48.0, 0.004, "others"),  # 16 silent connections next to other programs
+        (-30.0, 0.004, "others"),
+        (48.0, 1.9, "costs"),  # 47.5 points of its own
+        (0.5, 0.004, "costs"),  # interrupts and idle exits are not in its CPU time
+        (0.0, 0.004, "nothing"),
+    ],
+)
+def test_a_change_that_the_server_does_not_explain_is_not_its_cost(added: float, server_s: float, finding: str) -> None:
+    first = with_cpu("server", [40.0, 40.001, 39.999], 0.003)
+    last = with_cpu("clients", [40.0 + added, 40.001 + added, 39.999 + added], server_s)
+    here = run(first, last, deltas=compare_phases(first, last))
+    assert own_change(first, last) == pytest.approx(25.0 * (server_s - 0.003))
+    assert {cost.finding for cost in judge_costs(here, first, last)} == {finding}
+    answer = answer_of(here)
+    if finding == "others":
+        assert answer.startswith("The server's own CPU time changed by +0.02 points of C0")
+    assert ("is no answer" in answer or "are no answer" in answer) is (finding == "others")
 
 
 def test_one_window_has_no_interval() -> None:

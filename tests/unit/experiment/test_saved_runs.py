@@ -13,18 +13,29 @@ from msgspec.structs import replace
 
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Comparison, ConditionRecord, LoadOptions, LoadRun, Threat
-from powerprof.experiment.saved import _drift_of, _phase_figures, are_runs, compare_saved, read_measurement
+from powerprof.experiment.saved import _drift_of, _phase_figures, _split, are_runs, compare_saved, read_measurement
 from powerprof.experiment.sweep import SweepStore, continue_sweep, restore_options
 from powerprof.experiment.sweep_record import Sweep
 from powerprof.experiment.trend import _judge_steps
-from powerprof.model.records import Delta, Estimate, Figures, RunMetric, ServerInfo, ToolCost, ended_by_signal
+from powerprof.model.attribution import TargetInfo
+from powerprof.model.records import (
+    Delta,
+    Estimate,
+    Figures,
+    IdleRun,
+    RunMetric,
+    ServerExits,
+    ServerInfo,
+    ToolCost,
+    ended_by_signal,
+)
 from powerprof.model.runs import RunStore
 from powerprof.report.wording import word_record
 from powerprof.statistics.verdicts import compare_unpaired
 from powerprof.system.errors import DataError, UsageError
 from powerprof.workloads.catalogue import find_workload
 from tests.conftest import REPOSITORY
-from tests.unit.report.sample_records import comparison, idle_run
+from tests.unit.report.sample_records import attribution, comparison, idle_run
 
 
 def _run(
@@ -77,10 +88,75 @@ def test_runs_without_metrics_are_refused(tmp_path: Path) -> None:
     a = _run(RunStore(tmp_path), [1.0] * 3)
     with pytest.raises(UsageError, match=f"{a} and {a} are the same measurement"):
         compare_saved(a, a, tmp_path, seed=1)
-    (tmp_path / "attribute-0001").mkdir()
-    (tmp_path / "attribute-0001/run.json").write_text('{"schema":"powerprof.attribution/1"}')
-    with pytest.raises(UsageError, match="attribute-0001 is of the kind attribution"):
-        compare_saved("attribute-0001", a, tmp_path, seed=1)
+    (tmp_path / "profile-0001").mkdir()
+    (tmp_path / "profile-0001/run.json").write_text('{"schema":"powerprof.profile/1"}')
+    with pytest.raises(UsageError, match="profile-0001 is of the kind profile"):
+        compare_saved("profile-0001", a, tmp_path, seed=1)
+
+
+def server_counted(counts: list[float]) -> IdleRun:
+    """Return an idle run whose server ended these idle periods in the tenths of 16 s."""
+    exits = ServerExits(
+        count=int(sum(counts)), window_s=16.0, wakeups_hz=Estimate(mean=sum(counts) / 16, low=None, high=None),
+        blocks_count=counts,
+    )  # fmt: skip
+    run = idle_run()
+    return replace(
+        run, phases=[replace(one, server_exits=exits) if one.name == "clients" else one for one in run.phases]
+    )
+
+
+@pytest.mark.parametrize("counts", [[20.0, 22.0, 18.0, 21.0, 19.0] * 2, [4.0, 5.0, 3.0, 4.0, 4.0] * 2])
+def test_two_idle_runs_are_decided_by_the_servers_own_wake_ups(tmp_path: Path, counts: list[float]) -> None:
+    """The host of both runs is the same: the count of the server's threads decides."""
+    store = RunStore(tmp_path)
+    before = [200.0, 210.0, 190.0, 205.0, 195.0] * 2
+    a, b = (str(store.save("idle", server_counted(one)).id) for one in (before, counts))
+    compared = word_record(compare_saved(a, b, tmp_path, seed=1))
+    assert compared.metrics[0].name == compared.verdict.metric == "server_wakeups_hz"
+    assert [round(side.mean or 0, 1) for side in (compared.metrics[0].a, compared.metrics[0].b)] == [
+        125.0,
+        round(sum(counts) / 16, 1),
+    ]
+    assert compared.metrics[0].verdict == "b_lower"
+    assert compared.verdict.text.startswith("The server's wake-ups per second: ")
+    assert f"less with {b} than with {a}" in compared.verdict.text
+    # Without a trace the host's wake-ups are all that is known.
+    plain = [str(store.save("idle", idle_run()).id) for _ in range(2)]
+    assert compare_saved(*plain, tmp_path, seed=1).verdict.metric == "wakeups_hz"
+
+
+def test_two_traced_windows_of_one_program_are_compared(tmp_path: Path) -> None:
+    store = RunStore(tmp_path)
+
+    def saved(pid: int, executable: str, parts: list[float]) -> str:
+        target = TargetInfo(pid=pid, executable=executable, build_id=None, label=f"mariadbd ({pid})")
+        record = replace(attribution(), target=target, window_s=5.0, exits_by_part=parts)
+        return str(store.save("attribute", record).id)
+
+    parts = [[50.0, 52.0, 48.0, 51.0, 49.0] * 2, [9.0, 11.0, 10.0, 9.0, 11.0] * 2]
+    a, b = (saved(pid, "/usr/sbin/mariadbd", counts) for pid, counts in enumerate(parts, 7))
+    compared = compare_saved(a, b, tmp_path, seed=1)
+    assert compared.verdict.metric == "server_wakeups_hz"
+    assert [side.mean for side in (compared.metrics[0].a, compared.metrics[0].b)] == [100.0, 20.0]
+    other = saved(9, "/usr/bin/redis-server", parts[0])
+    with pytest.raises(UsageError, match="different work cannot be compared"):
+        compare_saved(a, other, tmp_path, seed=1)
+    with pytest.raises(DataError, match="without a target"):
+        compare_saved(a, saved(9, "/usr/sbin/mariadbd", []), tmp_path, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("compare-0001:index", ("compare-0001", "index")),
+        ("compare-0001:city:index on MariaDB 10.11.19", ("compare-0001", "city:index on MariaDB 10.11.19")),
+        ("/tmp/a:b:index", ("/tmp/a:b", "index")),
+        ("compare-0001", ("compare-0001", None)),
+    ],
+)
+def test_a_condition_of_another_workload_has_a_colon(name: str, parts: tuple[str, str | None]) -> None:
+    assert _split(name) == parts
 
 
 def test_measured_and_estimated_figures_are_not_compared(tmp_path: Path) -> None:

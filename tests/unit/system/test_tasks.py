@@ -53,16 +53,6 @@ def test_running_thread_has_the_name_of_its_process(procfs: Path) -> None:
     assert tasks.look_up(101) == tasks.Task(101, 100, "worker", "server", False)
 
 
-@pytest.mark.parametrize("is_kernel", [False, True, None])
-@pytest.mark.parametrize("comm", ["postgres", ""])
-def test_a_thread_outside_this_pid_namespace_has_no_process_id(procfs: Path, comm: str, is_kernel: bool | None) -> None:
-    number, process = tasks.OUTSIDE + 41, "kernel" if is_kernel else tasks.OUTSIDE_PROCESSES
-    task = tasks.look_up(number, number, comm, is_kernel)
-    expected = tasks.Task(number, None, comm or tasks.OUTSIDE_PROCESSES, process, bool(is_kernel))
-    assert task == expected
-    assert tasks.restore_traced(task, number, comm, bool(is_kernel)) == expected
-
-
 def test_two_threads_with_one_number_have_their_own_names() -> None:
     last = tasks.Task(77, 77, "later", "later", False)
     assert tasks.restore_traced(last, 77, "later", False) is last
