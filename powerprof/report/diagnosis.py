@@ -54,7 +54,9 @@ def answer_of(diagnosis: Diagnosis) -> str:
         return fault.text
     hidden = f"Not visible: {'; '.join(diagnosis.not_visible)}. " if diagnosis.not_visible else ""
     where = " in the rest" if hidden else ""
-    sentences = [f"{hidden}No known problem{where}: {_wakeups_text(diagnosis)}{_cpu_text(diagnosis)}."]
+    woken, used = _wakeups_text(diagnosis), _cpu_text(diagnosis)
+    comma = "," if used and "," in woken else ""
+    sentences = [f"{hidden}No known problem{where}: {woken}{comma}{used}."]
     if (neighbour := diagnosis.evidence.neighbour) is not None:
         used = text.number(neighbour.percent, 0)
         sentences.append(f"Another program of this host uses {used} % of one CPU: {neighbour.comm} ({neighbour.pid}).")

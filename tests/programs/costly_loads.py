@@ -731,7 +731,7 @@ HEALTHY = (
     Load("idle redis", redis_idle),
     Load("idle node", node_idle),
     Load("short transactions", transaction_at_work),
-    Load("neighbour", neighbour, ("python3",)),
+    Load("neighbour", neighbour, ("Another program of this host uses",)),
 )
 
 

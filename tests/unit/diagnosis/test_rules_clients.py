@@ -308,3 +308,9 @@ def test_a_scan_of_postgresql_is_a_quarter_of_a_costly_repeated_statement(
 ) -> None:
     assert len(scanned(scan_percent, percent, calls_hz)) == found
     assert not any("scans" in text for text in scanned(90.0, text="SELECT * FROM pg_stat_activity"))
+
+
+@pytest.mark.parametrize(("scans", "found"), [(4, 0), (5, 1)])
+def test_a_few_scans_are_no_poller(scans: int, found: int) -> None:
+    counts = counted(Com_select=scans, Select_scan=scans, Handler_read_rnd_next=60_000, Rows_sent=0)
+    assert len(find_table_pollers(evidence(window_s=2.0, **counts))) == found
