@@ -71,7 +71,7 @@ probes: setup ## compile the carried BPF programs with changed sources
 probes-anew: setup ## compile all carried BPF programs again and compare them (some minutes)
 	$(BIN)/python -m tools.probes --anew
 
-gallery: setup ## measure and photograph the examples of docs/gallery and docs/read-a-report.md (five minutes); as root
+gallery: setup ## measure and photograph the examples of docs/gallery and docs/read-a-report.md (six minutes); as root
 	$(BIN)/python -m tools.gallery
 
 STUDIES = $(basename $(notdir $(wildcard workloads/studies/*.toml)))

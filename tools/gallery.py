@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make gallery`: measure again, as root in five minutes, the pages and screenshots of docs/gallery and the
+"""`make gallery`: measure again, as root in six minutes, the pages and screenshots of docs/gallery and the
 transcripts of docs/read-a-report.md.
 """
 

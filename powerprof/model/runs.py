@@ -107,6 +107,12 @@ def read_schema(path: Path) -> str:
     return read_head(path).schema
 
 
+def _number_of(name: str) -> int | None:
+    """Return the number at the end of a run's name; None without one."""
+    number = re.search(r"-(\d{1,18})$", name, re.ASCII)
+    return int(number[1]) if number else None
+
+
 class RunStore:
     """Saved runs below one directory (default: the state directory of the caller)."""
 
@@ -250,7 +256,9 @@ class RunStore:
             # The name may be too long for a file.
         self._require_directory()
         shown = name if len(name) <= _SHOWN_NAME else name[:_SHOWN_NAME] + "…"
-        raise UnknownNameError(f"no run {shown!r} in {self.directory}", name, self._names(), self.listing)
+        # Another number is another run, and no spelling of this one.
+        names = [each for each in self._names() if _number_of(each) == (_number_of(name) or _number_of(each))]
+        raise UnknownNameError(f"no run {shown!r} in {self.directory}", name, names, self.listing)
 
     def find_earlier(self, name: str, label: str) -> str:
         """Return the id of the newest other run of the same command and target with a label.

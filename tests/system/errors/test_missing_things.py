@@ -40,7 +40,7 @@ CODES = {
 # Named by the option: programs of the host, and the words of `servers`.
 BY_NAME = {"--server-build": (2, ("nosuch", "mariadb-1.0")), "--meter": (2, ("nosuch",))}
 # What these need besides, so that the missing thing is the only fault.
-MORE: dict[tuple[str, str], tuple[str, ...]] = {}
+MORE: dict[tuple[str, str], tuple[str, ...]] = {("doctor", "--defaults-file"): ("--pid", "1")}
 WRITTEN = {*WRITES, "--label"}
 # Named places of runs, each with one that is missing.
 STORES = [

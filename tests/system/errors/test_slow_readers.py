@@ -102,7 +102,7 @@ def test_a_slow_reader_of_a_pipe_that_does_not_block_gets_everything(powerprof_c
     [
         (["report", "/no/such/run"], 2, None),
         (["residency", "--duration", "x" * 9000], 2, None),
-        (["workloads", "--no-such-option"], 2, f"hint: {shlex.quote(sys.executable)} -m powerprof workloads --help\n"),
+        (["workloads", "--no-such-option"], 2, f"{shlex.quote(sys.executable)} -m powerprof workloads --help\n"),
     ],
 )
 def test_errors_on_a_stderr_that_does_not_block_are_whole(
