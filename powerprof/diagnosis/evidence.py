@@ -175,11 +175,13 @@ class ProcessStarts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         role: The role in the title, without accounts and statements; None if they ended before it could be read.
+        unnamed_count: Of them, ended before their title could be read.
         account: The account (`user@host`) of most of them, if they serve clients.
     """
 
     role: str | None
     count: int
+    unnamed_count: int = 0
     account: str | None = None
 
 

@@ -56,13 +56,24 @@ def watch_starts(pid: int, span_s: float = WATCH_S) -> StartsWatch:
 def count_roles(roles: Iterable[str | None], account: str | None = None) -> list[ProcessStarts]:
     """Return the processes by role, the most frequent first. Roles that end with an account or database are merged.
 
+    Processes that ended before their titles could be read have the role of the others if those are several of one role.
     `account` is that of most clients.
     """
     counts = Counter(
         next((merged for merged in _MERGED if role is not None and role.startswith(merged)), role) for role in roles
     )
+    unnamed_count = counts[None]
+    named = Counter({role: count for role, count in counts.items() if role is not None})
+    only = next(iter(named)) if len(named) == 1 and named.total() > 1 else None
+    if only is not None:
+        counts = Counter({only: counts.total()})
     return [
-        ProcessStarts(role=role, count=count, account=account if role == _BACKEND else None)
+        ProcessStarts(
+            role=role,
+            count=count,
+            unnamed_count=unnamed_count if role in (None, only) else 0,
+            account=account if role == _BACKEND else None,
+        )
         for role, count in counts.most_common(_MOST_ROLES)
     ]
 

@@ -122,6 +122,8 @@ def find_restarted_workers(evidence: Evidence) -> list[Finding]:
             continue
         rate_hz = starts.count / span_s
         seen = f"{starts.count} processes of this kind started in {format_seconds(span_s)}"
+        if role is not None and starts.unnamed_count:
+            seen += f"; {starts.unnamed_count} of them ended before their titles could be read"
         if role is None:
             # Among others of a known kind, those that were missed are probably of that kind.
             known_count = sum(other.count for other in evidence.starts if other.role is not None)

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from powerprof.diagnosis.diagnose import diagnose, list_coverage
 from powerprof.diagnosis.evidence import Evidence, Finding, Subscription
@@ -109,6 +111,33 @@ def test_starts_that_need_not_be_a_failure_are_a_note(titles: list[str | None], 
     (note,) = findings(postgres(*titles))
     assert note.severity == "note"
     assert text in note.text
+
+
+@pytest.mark.parametrize("unnamed", [0, 1, 3, 40])
+def test_processes_that_ended_too_early_are_of_the_only_kind_that_starts(unnamed: int) -> None:
+    """5 starts of a receiver, 3 of them without a title, are 5. With two kinds, those without a title are unknown."""
+    titles = ["postgres: walreceiver "] * 2 + [None] * unnamed
+    (starts,) = count_roles([parse_part(title or "") for title in titles])
+    assert (starts.role, starts.count, starts.unnamed_count) == ("walreceiver", 2 + unnamed, unnamed)
+    found = findings(postgres(*titles))
+    assert len(found) == int(len(titles) >= 3)
+    for one in found:
+        assert one.rate_hz == len(titles) / 2
+        assert "starts its WAL receiver at least" in one.text
+        assert f"{unnamed} of them ended before their titles could be read" in one.evidence[0]
+    other = count_roles(["walreceiver", "checkpointer", *[None] * unnamed])
+    assert {one.role: one.count for one in other}.get(None, 0) == unnamed
+    one = count_roles(["walreceiver", *[None] * unnamed])
+    assert {each.role: each.count for each in one}.get(None, 0) == unnamed
+
+
+@given(roles=st.lists(st.sampled_from([None, "walreceiver", "backend of shop", "backend of mall"]), max_size=20))
+def test_law_of_counted_roles(roles: list[str | None]) -> None:
+    """All starts are counted once."""
+    found = count_roles(roles)
+    assert sum(one.count for one in found) == len(roles)
+    assert sum(one.unnamed_count for one in found) == roles.count(None)
+    assert len({one.role for one in found}) == len(found)
 
 
 def subscriptions(errors: int | None, name: str = "orders") -> list[Subscription]:
