@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from powerprof.model.attribution import Attribution, StackFrame, Thread, Waker, Wakeup, Waking
+from powerprof.model.attribution import Attribution, StackFrame, Thread, Waker, Wakeup, Waking, is_generated
 from powerprof.model.records import EnergyPart, EnergySplit, sum_known
 
 # Threads with one name that work differently, such as page cleaners, are few. Connections are many.
@@ -47,7 +47,7 @@ def _functions(stack: Sequence[StackFrame]) -> Hashable:
     """Return what makes a stack: its functions if a JIT compiler moves them (perf-PID.map), else its addresses."""
     if any(frame.module.startswith("perf-") and frame.module.endswith(".map") for frame in stack):
         return tuple(frame.label for frame in stack)
-    return tuple((frame.label, frame.address) for frame in stack)
+    return tuple((frame.label, "" if is_generated(frame.module) else frame.address) for frame in stack)
 
 
 def _place(row: Wakeup | Waking) -> Place:

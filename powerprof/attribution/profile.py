@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -24,8 +24,9 @@ from powerprof.attribution.requests import (
 from powerprof.measure.clock import format_now
 from powerprof.measure.progress import announce
 from powerprof.measure.target_life import SHORT_LOOK_S, TargetLife
-from powerprof.model.records import Record
+from powerprof.model.records import Note, Record
 from powerprof.model.text import Say
+from powerprof.stacks.runtimes import runtime_notes
 from powerprof.statistics.counts import proportion
 from powerprof.system.errors import CapabilityError, UnknownNameError, UsageError
 from powerprof.system.targets import Target, TargetChoice, resolve_target
@@ -191,11 +192,23 @@ def build_on_cpu_profile(capture: OnCpuCapture, server_names: Mapping[int, str] 
         lost_count=states["lost"] + capture.lost_rows_count,
         missed_count=capture.missed_count,
         copied_stacks_count=capture.stacks_count,
-        notes=[*capture.notes, *(sampled.compare_with_clock(clock_ms) if sampled is not None else ()), *names.notes],
+        notes=[
+            *capture.notes,
+            *(sampled.compare_with_clock(clock_ms) if sampled is not None else ()),
+            *names.notes,
+            *_note_generated_code(stacks, capture),
+        ],
         tool_cpu_s=capture.tool_cpu_s,
         bpf_s=capture.bpf_s,
         ended=capture.ended,
     )
+
+
+def _note_generated_code(stacks: Sequence[OnCpuStack], capture: OnCpuCapture) -> list[Note]:
+    """Return how to get the names of generated code that ran without them."""
+    images = {image.pid: image for image in capture.images}
+    notes = runtime_notes(((row.pid, row.stack) for row in stacks), images)
+    return [note for note in notes if note.name.endswith("_code")]
 
 
 def _part_ms(used_ms: float | None, count: int, whole: int) -> float | None:

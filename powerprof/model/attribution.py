@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import msgspec
@@ -10,6 +11,17 @@ import msgspec
 from powerprof.model import text
 from powerprof.model.deep_idle import DeepIdle
 from powerprof.model.records import Cause, Conservation, EnergyReading, EnergySplit, Mechanism, Record, ToolCost
+
+_GENERATED = re.compile(r"\[(anonymous|.+ code)\]")
+
+
+def is_generated(module: str) -> bool:
+    """Return whether a module is generated code without names: `[Java code]`, or `[anonymous]` of an unknown runtime.
+
+    Its addresses are no functions, so all of it is one function in reports.
+    """
+    return _GENERATED.fullmatch(module) is not None
+
 
 Origin = Literal["own_timer", "other_thread", "other_process", "device", "kernel", "runnable"]
 
@@ -27,9 +39,11 @@ class StackFrame(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The name, else `module+0x…` of the function's start, else of the address."""
+        """The name, else `module+0x…` of the function's start, else of the address. Generated code is its module."""
         if self.function is not None:
             return self.function
+        if is_generated(self.module):
+            return self.module
         if self.function_start is not None:
             return f"{self.module}+{self.function_start}"
         return f"{self.module}+{self.address}" if self.module == "[unmapped]" else f"{self.module} {self.address}"

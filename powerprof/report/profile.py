@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from powerprof.attribution.profile import OnCpuProfile, OnCpuStack
+from powerprof.attribution.profile import FunctionShare, OnCpuProfile, OnCpuStack
 from powerprof.model import text
 from powerprof.report.document import Document, Drawing, Part, Section, Sentence, Shown, View
 from powerprof.report.flame import build_flame
@@ -93,6 +93,13 @@ def _host_share(profile: OnCpuProfile) -> str:
     )
 
 
+def _place(function: FunctionShare) -> str:
+    """Return the file of a function; nothing for generated code, which is its own name."""
+    if function.kernel:
+        return "kernel"
+    return "" if function.module == function.function else function.module
+
+
 def functions_table(profile: OnCpuProfile, view: View) -> Table:
     """Return one row per function, the most time in the function itself first; pages have callers without own time."""
     places, faults = Places(profile), profile.percent_of == "page_faults"
@@ -103,7 +110,7 @@ def functions_table(profile: OnCpuProfile, view: View) -> Table:
         ends = (f"{at}/low_percent", f"{at}/high_percent")
         has_time = function.self_ms is not None
         cells: dict[str, Cell] = {
-            "function": Words(function.function, "kernel" if function.kernel else function.module),
+            "function": Words(function.function, _place(function)),
             "self": places.figure(f"{at}/self_percent", 1, ends="" if faults else ends),
             "amount": places.figure(f"{at}/self_ms" if has_time else f"{at}/self_count", 0),
             "total": places.figure(f"{at}/total_percent", 1),

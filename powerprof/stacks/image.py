@@ -8,14 +8,15 @@ import os
 import re
 import time
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.stacks.elf import PF_X, Elf, code_vaddr, read_elf
+from powerprof.stacks.copied_code import MOST_HOLES, FilePart, find_neighbours, find_origin
+from powerprof.stacks.elf import Elf, code_vaddr, read_elf
 from powerprof.stacks.time_budget import Budget, BudgetMeter
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError, reason_of
 from powerprof.system.files import read_fields, try_text
@@ -64,7 +65,8 @@ _DELETED = " (deleted)"
 class Mapping(msgspec.Struct, frozen=True, kw_only=True):
     """One executable mapping. `bias` is load address − link-time address; None if the file could not be read.
 
-    `note` is the reason why a file could not be read.
+    `note` is the reason why a file could not be read. `opened_at` is the range of another mapping of the file if this
+    one is a copy of its code, in memory without a file.
     """
 
     start: int
@@ -78,6 +80,12 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int | None = None
     mtime_ns: int | None = None
     note: str | None = None
+    opened_at: tuple[int, int] | None = None
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the process has copied the code from its file. The kernel places no probes in a copy."""
+        return self.opened_at is not None
 
     @property
     def module(self) -> str:
@@ -137,15 +145,14 @@ class ElfCache:
         self._elves: dict[tuple[int, int, int, int], Elf] = {}
 
     def elf(self, opened: Opened, path: str, meter: BudgetMeter | None) -> Elf:
-        """Return the headers of an open file with its code segments only. Raises DataError."""
+        """Return the headers of an open file with its loaded segments only. Raises DataError."""
         key = (opened.device, opened.inode, opened.size_bytes, opened.mtime_ns)
         elf = self._elves.get(key)
         if elf is None:
             if len(self._elves) >= _MOST_ELVES:
                 self._elves.clear()
             headers = read_elf(opened.fd, path, meter)
-            code = tuple(segment for segment in headers.loads() if segment.flags & PF_X)
-            elf = self._elves[key] = replace(headers, fd=-1, meter=None, segments=code, sections=())
+            elf = self._elves[key] = replace(headers, fd=-1, meter=None, segments=headers.loads(), sections=())
         return elf
 
 
@@ -214,7 +221,8 @@ def snapshot(
         for mapping in reversed(mappings)
         if mapping.inode and _make_line_key(mapping) not in unchanged
     }
-    headers = _read_files(pid, list(fresh.values())[::-1][:MAX_FILES], budget, aside, seen or ElfCache())
+    seen = seen or ElfCache()
+    headers = _read_files(pid, list(fresh.values())[::-1][:MAX_FILES], budget, aside, seen)
     described = [
         mapping
         if not mapping.inode
@@ -222,6 +230,7 @@ def snapshot(
         or _describe(mapping, headers.get(_make_file_key(mapping), _TOO_MANY))
         for mapping in mappings
     ]
+    described = _name_copies(described, text, lambda parts: _read_files(pid, parts[:MAX_FILES], budget, aside, seen))
     vdso_at = next((mapping for mapping in described if mapping.path == "[vdso]"), None)
     if vdso_at and vdso:
         # The vdso is linked at 0 and mapped as a whole.
@@ -239,6 +248,57 @@ def snapshot(
         called=find_program_name(pid, executable, aside),
         space=living.start_stack if living is not None else 0,
     )
+
+
+def _name_copies(
+    mappings: list[Mapping], text: str, read: Callable[[list[Mapping]], dict[tuple[str, int, str], _FileHeaders]]
+) -> list[Mapping]:
+    """Return the mappings, with the file of each copy of its code. `read` returns the headers of files."""
+    holes = {
+        mapping.start: mapping for mapping in mappings if mapping.bias is None and not mapping.path.startswith("[")
+    }
+    if not 0 < len(holes) <= MOST_HOLES:
+        return mappings
+    near = find_neighbours(text.split("\n"), holes, _parse_file_part)
+    files = {
+        (part.device, part.inode, part.path): Mapping(**part._asdict()) for parts in near.values() for part in parts
+    }
+    headers = read(list(files.values()))
+    copies: dict[int, Mapping] = {}
+    for start, hole in holes.items():
+        for part in near[start]:
+            header = headers.get((part.device, part.inode, part.path))
+            origin = None if header is None or header.elf is None else find_origin(header.elf, part, start, hole.end)
+            if header is not None and header.elf is not None and origin is not None:
+                copies[start] = Mapping(
+                    start=start,
+                    end=hole.end,
+                    offset=origin[1],
+                    path=part.path,
+                    device=part.device,
+                    inode=part.inode,
+                    build_id=header.elf.build_id,
+                    bias=origin[0],
+                    size_bytes=header.size_bytes,
+                    mtime_ns=header.mtime_ns,
+                    opened_at=(part.start, part.end),
+                )
+                break
+    return [copies.get(mapping.start, mapping) for mapping in mappings]
+
+
+def _parse_file_part(line: str) -> FilePart | None:
+    match = _LINE.fullmatch(line)
+    if match is None or match[7] == "0":
+        return None
+    low, high, _, offset, major, minor, inode, name = match.groups("")
+    return FilePart(int(low, 16), int(high, 16), int(offset, 16), f"{major}:{minor}", int(inode), _clean_path(name))
+
+
+def _clean_path(name: str) -> str:
+    """Return the path of a file from its name in /proc/PID/maps."""
+    clean = name.removesuffix(_DELETED).replace("\\012", "\n").encode("utf-8", "surrogateescape")
+    return clean.decode("utf-8", "replace")
 
 
 def _make_line_key(mapping: Mapping) -> tuple[int, int, int, str, str, int]:
@@ -278,13 +338,12 @@ def parse_maps(text: str, path: str) -> tuple[Mapping, ...]:
         low, high, permissions, offset, major, minor, inode, name = match.groups("")
         if "x" not in permissions:
             continue
-        clean = name.removesuffix(_DELETED).replace("\\012", "\n").encode("utf-8", "surrogateescape")
         mappings.append(
             Mapping(
                 start=int(low, 16),
                 end=int(high, 16),
                 offset=int(offset, 16),
-                path=clean.decode("utf-8", "replace"),
+                path=_clean_path(name),
                 device=f"{major}:{minor}",
                 inode=int(inode),
             )

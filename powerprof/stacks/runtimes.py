@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
-from powerprof.model.attribution import StackFrame
 from powerprof.model.records import Note
 from powerprof.stacks.image import ProcessImage
 
@@ -25,6 +25,18 @@ _POSITION = re.compile(r"(.*):([0-9]{1,9}):([0-9]{1,9})", re.DOTALL)
 # Go threads that wait in these run no goroutine. (findrunnable: before Go 1.19.)
 _GO_IDLE = frozenset(f"runtime.{name}" for name in ("findRunnable", "findrunnable", "stopm", "sysmon"))
 _NODE_LOOP = frozenset({"uv__io_poll", "uv_run", "node::SpinEventLoopInternal(node::Environment*)"})
+
+
+class NamedFrame(Protocol):
+    """A frame of any record."""
+
+    @property
+    def function(self) -> str | None:
+        """The name, or None."""
+
+    @property
+    def module(self) -> str:
+        """The name of the file."""
 
 
 class Runtime(msgspec.Struct, frozen=True):
@@ -106,7 +118,7 @@ def _translate_javascript(name: str) -> tuple[str, str | None]:
 
 
 def runtime_notes(
-    stacks: Iterable[tuple[int | None, Iterable[StackFrame]]], images: Mapping[int, ProcessImage]
+    stacks: Iterable[tuple[int | None, Iterable[NamedFrame]]], images: Mapping[int, ProcessImage]
 ) -> list[Note]:
     """Return how to get the missing names: one note per runtime with frames in `stacks` of (pid, frames).
 
@@ -125,7 +137,7 @@ def runtime_notes(
     ]
 
 
-def _classify(runtime: Runtime | None, frames: Sequence[StackFrame]) -> tuple[str | None, bool]:
+def _classify(runtime: Runtime | None, frames: Sequence[NamedFrame]) -> tuple[str | None, bool]:
     """Return the runtime key of the note for a stack, and whether obtainable names are missing."""
     functions = {frame.function for frame in frames}
     if functions & _GO_IDLE:

@@ -219,7 +219,7 @@ def open_module(image: ProcessImage, mapping: Mapping) -> Opened | str:
 
     Returns the reason if neither can be opened.
     """
-    place = (mapping.start, mapping.end, mapping.inode, mapping.path)
+    place = (*(mapping.opened_at or (mapping.start, mapping.end)), mapping.inode, mapping.path)
     opened = shared().open_mapped(image.pid, place)
     if isinstance(opened, Opened):
         if _is_same(opened, mapping):

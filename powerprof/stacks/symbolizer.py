@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from powerprof.model.attribution import is_generated
 from powerprof.stacks.debuginfo import read_debug
 from powerprof.stacks.demangle import demangle
 from powerprof.stacks.image import Mapping, ProcessImage
@@ -41,9 +42,14 @@ class Frame(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """The function's name, else `module+0x…` with the function's start, else with the pc."""
+        """The function's name, else `module+0x…` with the function's start, else with the pc.
+
+        Generated code without names is its module.
+        """
         if self.function is not None:
             return self.function
+        if is_generated(self.module):
+            return self.module
         place = self.function_start if self.function_start is not None else self.vaddr
         return f"{self.module}+{place:#x}" if place is not None else f"{self.module} {self.address:#x}"
 

@@ -60,6 +60,16 @@ class UnwindTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         at = bisect_right(starts, vaddr) - 1
         return at >= 0 and vaddr < ends[at]
 
+    def range_at(self, vaddr: int) -> tuple[int, int] | None:
+        """Return the range [start, end) of the entry that covers a link-time address; None if there is none."""
+        starts, ends = self._edges
+        at = bisect_right(starts, vaddr) - 1
+        return (starts[at], ends[at]) if at >= 0 and vaddr < ends[at] else None
+
+    def all_starts(self) -> frozenset[int]:
+        """Return the start addresses of all entries."""
+        return frozenset(self._edges[0])
+
     @cached_property
     def _edges(self) -> tuple[memoryview, memoryview]:
         return memoryview(self.starts).cast("Q"), memoryview(self.ends).cast("Q")

@@ -133,19 +133,34 @@ def _fail(number: int) -> None:
     _send(b"e" + struct.pack("<i", number))
 
 
+def _is_code(line: bytes) -> bool:
+    """Return whether a line of maps (START-END rwxp …) is an executable mapping."""
+    return line[line.find(b" ") + 3 :][:1] == b"x"
+
+
+def _is_without_file(line: bytes) -> bool:
+    """Return whether a line of maps is memory without a file, or with one that has no name."""
+    words = line.split(None, 5)
+    return len(words) == 5 or (words[4] == b"0" and words[5][:1] != b"[") or line.endswith(b" (deleted)")
+
+
 def _maps(base: Path) -> None:
     """Send the executable mappings as lines of maps, then the vdso if there is one.
 
-    A name may contain any byte except the line end.
+    The lines include the mappings next to code without a file, which can be a copy of their file's code. A name may
+    contain any byte except the line end.
     """
     with (base / "maps").open("rb") as file:
         text = file.read(MAX_MAPS_BYTES)
     if len(text) == MAX_MAPS_BYTES:
         text = text[: text.rfind(b"\n") + 1]
-    # START-END rwxp …
-    lines = [line for line in text.split(b"\n") if line[line.find(b" ") + 3 :][:1] == b"x"]
-    if len(lines) > MAX_MAPPINGS:
+    every = text.split(b"\n")
+    places = [at for at, line in enumerate(every) if _is_code(line)]
+    if len(places) > MAX_MAPPINGS:
         raise _Refused(TOO_MANY, "")
+    holes = [at for at in places if _is_without_file(every[at])]
+    near = {at + step for at in holes for step in (-1, 1) if 0 <= at + step < len(every)}
+    lines = [every[at] for at in sorted({*places, *near})]
     _send(b"m" + b"\n".join(lines))
     line = next((entry for entry in lines if entry.endswith(b" [vdso]")), None)
     if line is not None:

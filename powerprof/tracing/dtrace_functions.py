@@ -20,7 +20,8 @@ from powerprof.tracing.captures import FunctionTrace
 from powerprof.tracing.dtrace import Dtrace, ProbedFunction, read_script, render_probes, run_dtrace
 from powerprof.tracing.dtrace_output import parse_functions
 from powerprof.tracing.function_exits import read_exits
-from powerprof.tracing.symbols import MatchedFunctions, find_functions, refuse_too_many
+from powerprof.tracing.function_places import find_probed
+from powerprof.tracing.symbols import MatchedFunctions, refuse_too_many
 
 
 def trace_functions(
@@ -38,7 +39,7 @@ def trace_functions(
 
 def _find_probes(pid: int, pattern: str, limit: int) -> tuple[list[ProbedFunction], list[tuple[str, str]]]:
     image = snapshot(pid)
-    functions = find_functions(image, pattern, TableStore())
+    functions = find_probed(image, pattern, TableStore())
     refuse_too_many([functions], pattern, limit)
     probes: list[ProbedFunction] = []
     refused = list(functions.refused)

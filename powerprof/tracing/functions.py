@@ -31,7 +31,8 @@ from powerprof.tracing.captures import FunctionCounts, FunctionTrace
 from powerprof.tracing.exceptions import find_throwing_modules
 from powerprof.tracing.followed import FollowedProcesses
 from powerprof.tracing.function_exits import read_exits
-from powerprof.tracing.symbols import Function, MatchedFunctions, ModuleFunctions, find_functions, refuse_too_many
+from powerprof.tracing.function_places import find_probed
+from powerprof.tracing.symbols import Function, MatchedFunctions, ModuleFunctions, refuse_too_many
 
 # One field per FunctionSum, in that order.
 FIELDS = tuple(
@@ -143,7 +144,7 @@ class FunctionTracer(Closeable, WindowPart):
         tables = TableStore()
         self._followed = FollowedProcesses(pids, find_members)
         self._targets = [
-            _TracedProcess(image, find_functions(image, pattern, tables)) for image in self._take_snapshots(pids)
+            _TracedProcess(image, find_probed(image, pattern, tables)) for image in self._take_snapshots(pids)
         ]
         refuse_too_many([target.names for target in self._targets], pattern, min(limit, HARD_LIMIT))
         names: dict[tuple[str, str, int], Function] = {}
@@ -155,7 +156,9 @@ class FunctionTracer(Closeable, WindowPart):
         self._index = {key: number for number, key in enumerate(names)}
         self._refused = list(dict.fromkeys(why for target in self._targets for why in target.names.refused))
         self._throwing = sorted({name for target in self._targets for name in find_throwing_modules(target.image)})
-        self._by_exits = bool(self._throwing) and not unwinding_risk
+        # A part of a function that is jumped to has no return address on the stack, where a return probe changes it.
+        is_unnamed = any(not function.has_name for function in self.functions)
+        self._by_exits = is_unnamed or (bool(self._throwing) and not unwinding_risk)
         self._size = 1 << (len(self.functions) + _RESERVED - 1).bit_length()
         self._stack = ExitStack()
         try:

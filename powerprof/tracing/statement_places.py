@@ -46,6 +46,13 @@ class Dispatch(msgspec.Struct, frozen=True):
     event_address: int | None = None
 
 
+def is_dispatch_copied(image: ProcessImage, dispatch: Dispatch) -> bool:
+    """Return whether the server executes a copy of the probed function, in memory without a file."""
+    mapping = dispatch.mapping
+    place = image.mapping_at(mapping.start + dispatch.offset - mapping.offset)
+    return place is not None and place.is_copy
+
+
 @contextmanager
 def open_program(image: ProcessImage, remedy: str) -> Iterator[tuple[Elf, Mapping]]:
     """Open a process's own program and yield it with its mapping, which has a bias.

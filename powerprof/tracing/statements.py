@@ -45,7 +45,7 @@ from powerprof.tracing.bpf.task_definitions import build_task_definitions
 from powerprof.tracing.bpf.uprobes import Site, Uprobes, choose_attach_type
 from powerprof.tracing.captures import RecordedText, StatementTrace, ThreadUse, TraceCost
 from powerprof.tracing.postgresql_places import POSTGRESQL_LAYOUT, read_running_texts
-from powerprof.tracing.statement_places import TextPlace, pack_text_place
+from powerprof.tracing.statement_places import TextPlace, is_dispatch_copied, pack_text_place
 from powerprof.tracing.statement_tables import (
     TEXT_BYTES,
     add_open_statement,
@@ -56,6 +56,7 @@ from powerprof.tracing.statement_tables import (
     read_texts,
     read_threads,
 )
+from powerprof.tracing.symbols import COPIED
 from powerprof.tracing.waits import WAIT_OF_SYSCALL, WAIT_OF_TYPE, pack_waits
 
 _MOST_PROCESSES = 65_536
@@ -253,6 +254,11 @@ class QueryTracer(Closeable, WindowPart):
         self._image = snapshot(pid)
         find_dispatch = postgresql_places.find_dispatch if self.members.is_family else mysql_places.find_dispatch
         self.dispatch = find_dispatch(self._image)
+        if is_dispatch_copied(self._image, self.dispatch):
+            raise CapabilityError(
+                f"{self.dispatch.symbol} of {self.dispatch.mapping.module} cannot be probed: {COPIED}",
+                "--method samples does without probes",
+            )
         self._stack = ExitStack()
         self._price: RunTimeMeter | None = None
         self._ended_ns = 0

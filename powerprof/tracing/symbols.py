@@ -117,7 +117,8 @@ class Function(msgspec.Struct, frozen=True):
     """One function of one file. `offset` is its place in the file, `vaddr` its link-time address.
 
     `stepped`: the kernel does not emulate its first instruction, so a probe needs a second trap. `symbol`: a name that
-    the file itself gives to it alone (None if only a debug file knows the name, or two functions have it).
+    the file itself gives to it alone (None if only a debug file knows the name, or two functions have it). `has_name`:
+    a function without a name is one of the unwind information, and may be a part of a function that is jumped to.
     """
 
     name: str
@@ -127,6 +128,7 @@ class Function(msgspec.Struct, frozen=True):
     stepped: bool
     symbol: str | None
     size_bytes: int
+    has_name: bool = True
 
 
 class ModuleFunctions(msgspec.Struct, frozen=True):
@@ -258,9 +260,11 @@ def _of_module(
     names = {vaddr: raw for vaddr, raw in reversed(own) if len(bearers[raw]) == 1 and matches_symbol(glob, raw)}
     for vaddr, raw in sorted(candidates.items()):
         offset = find_file_offset(elf, vaddr)
-        why = _why_not(raw, vaddr in indirect, offset, elf, vaddr)
+        why = why_not(raw, vaddr in indirect, offset, elf, vaddr)
+        if is_copied(image, mapping, vaddr):
+            why = COPIED
         if go is not None:
-            why = "a Go function: its runtime does not survive return probes"
+            why = GO
         name = demangle(raw)
         if why is not None:
             refused.setdefault(name, why)
@@ -271,7 +275,18 @@ def _of_module(
     return functions, list(refused.items()), frozenset(starts)
 
 
-def _why_not(raw: str, indirect: bool, offset: int | None, elf: Elf, vaddr: int) -> str | None:
+GO = "a Go function: its runtime does not survive return probes"
+COPIED = "the process has copied its code to memory without a file (huge pages), where the kernel places no probes"
+
+
+def is_copied(image: ProcessImage, mapping: Mapping, vaddr: int) -> bool:
+    """Return whether the process executes a copy of the function at a link-time address."""
+    place = image.mapping_at(mapping.in_memory(vaddr))
+    return place is not None and place.is_copy
+
+
+def why_not(raw: str, indirect: bool, offset: int | None, elf: Elf, vaddr: int) -> str | None:
+    """Return the reason why a function cannot be probed; None if it can."""
     if indirect:
         return "an IFUNC: only its choice of an implementation would be counted; name the implementation"
     if _FRAGMENT.search(raw):
@@ -320,8 +335,9 @@ def refuse_too_many(of_modules: Sequence[MatchedFunctions], pattern: str, limit:
         return
     refused = next((why for each in of_modules for why in each.refused), None)
     if refused is not None:
+        name = "" if refused[0] == pattern.strip() else f": {refused[0]}"
         raise UsageError(
-            f"'{pattern}': {refused[0]} cannot be probed ({refused[1]})",
+            f"'{pattern}'{name} cannot be probed ({refused[1]})",
             f"use samples: {command_line('profile', same_target=True)}",
         )
     others = {name: count for each in of_modules for name, count in each.elsewhere.items()}

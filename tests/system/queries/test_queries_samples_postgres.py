@@ -13,6 +13,7 @@ import pytest
 
 from powerprof.database.builds import ServerBuild
 from powerprof.database.private_server import PrivateServer
+from powerprof.measure.procfs import process_cpu_ns
 from powerprof.queries.join import Parts
 from powerprof.queries.target import TracedServer
 from powerprof.tracing.statements import StatementSamples
@@ -184,3 +185,35 @@ def test_the_command_says_what_samples_tell(powerprof_cli: Cli, server: PrivateS
     said = " ".join(printed.out.split())
     assert "shares by samples" in said
     assert "calls are unknown" in said
+
+
+def test_a_commit_at_sync_and_the_answer_belong_to_their_statement(server: PrivateServer) -> None:
+    """PostgreSQL clears the text before both. The CPU clock of the client's process has the time of each."""
+    upsert = "INSERT INTO counted VALUES ($1::int, 1) ON CONFLICT (k) DO UPDATE SET v = counted.v + 1"
+    texts = {upsert: 1500, "SELECT count(*) FROM points WHERE c LIKE $1": 150}
+    known: dict[str, int] = {}
+    with points(server) as handle:
+        run(handle, "CREATE TABLE counted (k int PRIMARY KEY, v int)")
+        for text in texts:
+            handle.prepare(text[:6].encode(), text.encode())
+        backend = backend_of(handle)
+
+        def work() -> None:
+            for text, times in texts.items():
+                before_ns = process_cpu_ns(backend) or 0
+                for turn in range(times):
+                    handle.exec_prepared(text[:6].encode(), [str(turn % 100).encode()])
+                known[text] = (process_cpu_ns(backend) or 0) - before_ns
+
+        work()
+        with one_cpu_with(backend):
+            _, parts = sampled(server, work)
+        run(handle, "DROP TABLE counted")
+    rows = {one.text: one for one in parts.statements}
+    for text, spent_ns in known.items():
+        row = rows[re.sub(r"\$1|\b1\b", "?", text)]
+        assert row.low_percent is not None and row.high_percent is not None
+        whole = 100 * spent_ns / sum(known.values())
+        assert row.low_percent - 2 <= whole <= row.high_percent + 2, text
+    # Reading the requests, and the time in the process between two system calls of an answer.
+    assert parts.connections.c0_s < 0.25 * sum(one.c0_s for one in parts.statements)

@@ -64,6 +64,20 @@ def test_unnamed_code_has_the_runtimes_module():
     assert (frame.function, frame.module) == (None, "[Java code]")
 
 
+def test_all_unnamed_code_of_a_runtime_is_one_function():
+    """Its addresses are no functions. Code of a file keeps its address."""
+    for files, module in ((("/usr/lib/postgresql/15/lib/llvmjit.so",), "[PostgreSQL JIT code]"), ((), "[anonymous]")):
+        named = symbolizer.Symbolizer(process("/usr/bin/program", *files))
+        frames = [named.frames(0x900000 + at)[0] for at in (0, 0x10, 0xFFF)]
+        assert {frame.label for frame in frames} == {module}
+        stacked = {
+            StackFrame(function=None, module=frame.module, address=f"{frame.address:#x}").label for frame in frames
+        }
+        assert stacked == {module}
+    for module in ("program", "[vdso]", "[unmapped]", "perf-7.map"):
+        assert StackFrame(function=None, module=module, address="0x10").label != module
+
+
 def test_a_stack_without_a_frame_has_no_names() -> None:
     """The walk of a thread whose first address is in no mapping has no frame."""
     assert symbolizer.Symbolizer(process("/usr/bin/java")).stack(Unwound((), False, "no mapping", ())) == ()
