@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from statistics import fmean
 from typing import Literal
 
 import msgspec
@@ -29,6 +30,7 @@ from powerprof.measure.progress import Countdown, join_parts
 from powerprof.model.records import Estimate, Record, ServerInfo
 from powerprof.model.text import Say, approximate_time
 from powerprof.statistics.intervals import interval_ends
+from powerprof.statistics.points import SWEEP_LEVEL
 from powerprof.statistics.verdicts import Verdict, compare_pairs, compare_unpaired, primary_verdict
 from powerprof.system.errors import Retryable, UsageError
 from powerprof.workloads.reading import Case
@@ -163,7 +165,10 @@ def compare_rates(
     if len(both) < 2:
         return None, None
     of_a, of_b = ([pair[side] for pair in both] for side in (0, 1))
-    step = max(a.resolution_hz, b.resolution_hz)
+    mean_a, mean_b = fmean(of_a), fmean(of_b)
+    # The step with which the ratio is as uncertain as with the resolutions of both.
+    relative = math.hypot(a.resolution_hz / mean_a, b.resolution_hz / mean_b)
+    step = relative / math.hypot(1 / mean_a, 1 / mean_b)
     result = (compare_pairs if in_rounds else compare_unpaired)(of_a, of_b, seed=seed, step=step)
     if result.ratio is None:
         return None, None
@@ -171,7 +176,7 @@ def compare_rates(
     if ends is None and result.difference_interval is not None:
         low, high = (1 + end / result.a_mean for end in interval_ends(result.difference_interval) or ())
         ends = max(low, 0.0), high
-    return Ratio(b_over_a=result.ratio, ci95=ends), primary_verdict(result.verdict, result.p_value)
+    return Ratio(b_over_a=result.ratio, ci95=ends), primary_verdict(result.verdict, result.p_value, SWEEP_LEVEL)
 
 
 # Loads with a rate.

@@ -18,7 +18,7 @@ from powerprof.statistics.verdicts import measure_runs, survivors
 
 FEWEST_ROUNDS = 3
 # Of a sweep, which has no other verdicts: at most one in forty sweeps of equal points has a false difference.
-POINTS_LEVEL = 0.98
+SWEEP_LEVEL = 0.98
 
 
 class PointPair(msgspec.Struct, frozen=True):
@@ -79,4 +79,4 @@ def _compare_runs(first: int, second: int, a: Sequence[float], b: Sequence[float
 
 def which_differ(p_values: Sequence[float | None]) -> list[bool]:
     """Return which pairs of points differ by Holm's test over all of them."""
-    return survivors(p_values, POINTS_LEVEL)
+    return survivors(p_values, SWEEP_LEVEL)

@@ -140,3 +140,22 @@ def test_a_condition_has_the_mean_rate_of_its_rounds() -> None:
     ratio, _ = compare_rates(*three, 1)  # type: ignore[misc]
     assert ratio is not None and ratio.ci95 is not None and ratio.ci95[0] < ratio.b_over_a < ratio.ci95[1]
     assert compare_rates(found, replace(found, values=[None, 60.0]), 1) == (None, None)
+
+
+def test_rates_are_known_to_their_resolutions() -> None:
+    """Rounds of one search end at the same rates. Capacities that differ by chance give each side its own rates."""
+    side = condition_rate("index", CONDITION, 1000.0, [[window(500.0)]])
+    alike = [replace(side, values=[rate] * 3, resolution_hz=16.0) for rate in (500.0, 510.0)]
+    assert compare_rates(alike[0], alike[1], 1)[1] == "inconclusive"
+    # The coarse resolution of a quick side is not that of a slow one.
+    apart = [
+        replace(side, values=[4000.0, 4100.0, 3900.0], resolution_hz=125.0),
+        replace(side, values=[60.0, 62.0, 61.0], resolution_hz=2.0),
+    ]
+    assert compare_rates(apart[0], apart[1], 1)[1] == "b_lower"
+    # Servers that were started once are judged like two runs.
+    starts = [replace(side, values=[100.0 + rate, 101.0 + rate, 99.5 + rate], resolution_hz=0.1) for rate in (0, 10)]
+    assert compare_rates(*starts, 1)[1] == "b_higher"
+    ratio, verdict = compare_rates(*starts, 1, in_rounds=False)
+    assert verdict == "inconclusive" and ratio is not None and ratio.ci95 is not None
+    assert ratio.ci95[0] < 1 < ratio.ci95[1]
