@@ -142,8 +142,8 @@ class HostFigures(msgspec.Struct, frozen=True):
     """The counters of one page that add up to its figure, in joules by name and labels.
 
     Attributes:
-        inside: counters that the figure includes. They draw no more than the figure.
-        zones: the zone of each counter in `joules`, for an exporter of zones.
+        inside: counters of the packages and their memory that the figure includes. They draw no more than the figure.
+        zones: the zone of each counter, for an exporter of zones.
         kind: `estimated` for figures of Kepler's trained model.
     """
 
@@ -257,9 +257,11 @@ def _sum_zones(domain: str, samples: Sequence[MetricSample]) -> HostFigures:
             f"host: its page has the same figure by several sources ({', '.join(sorted(sources))})",
             "let the exporter use one of them",
         )
-    inside = packages if used < _CPUS else []
+    # `other` is the difference between platform and the rest, so it is wrong if the platform is.
+    inside = [s for s in levels[_CPUS] if packages and _name_zone(s) != "other"] if used < _CPUS else []
     kind: Kind = "estimated" if any(_MODEL.search(s.labels.get("source", "")) for s in chosen) else "measured"
-    return HostFigures(domain, _map_labels(chosen), _map_labels(inside), {str(s): _name_zone(s) for s in chosen}, kind)
+    zones = {str(s): _name_zone(s) for s in (*chosen, *inside)}
+    return HostFigures(domain, _map_labels(chosen), _map_labels(inside), zones, kind)
 
 
 def _name_zone(sample: MetricSample) -> str:
@@ -300,16 +302,17 @@ class HostMeter(SampledMeter[CounterSample]):
             if self._first.domain == "share of host"
             else "the whole host, other guests too"
         )
-        # One channel per counter of the figure, and one for all that it includes.
+        # One channel per counter of the figure, then those that it includes.
+        self._keys = [*self._first.joules, *self._first.inside]
         super().__init__(
-            len(self._first.joules) + 1,
+            len(self._keys),
             [f"host: {self._first.kind} there, {scope}, as {where} reports; seconds old: use windows of 30 s and more"],
         )
         self._read = read
 
     def sample(self, now_s: float) -> None:
         missing: Missing = "unreadable"
-        joules: list[float] | None = None
+        joules: dict[str, float] = {}
         try:
             figures = self._read()
         except PowerprofError:
@@ -317,40 +320,47 @@ class HostMeter(SampledMeter[CounterSample]):
         else:
             # A counter that comes or goes makes a step of the sum.
             missing = "gone"
-            if figures.joules.keys() == self._first.joules.keys():
-                joules = [figures.joules[key] for key in self._first.joules] + [math.fsum(figures.inside.values())]
-        for number, samples in enumerate(self._samples):
-            value = None if joules is None else round(joules[number] * 1e6)
+            for now, first in ((figures.joules, self._first.joules), (figures.inside, self._first.inside)):
+                joules |= now if now.keys() == first.keys() else {}
+        for key, samples in zip(self._keys, self._samples, strict=True):
+            value = round(joules[key] * 1e6) if key in joules else None
             samples.append(CounterSample(now_s, value, missing if value is None else None))
 
     def is_counting(self) -> bool | None:
         return is_any_moving(self._samples)
 
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
-        counted, flaw = self._select_distinct()
-        energy, inside = (_measure_page(samples, start_s, end_s) for samples in (counted, self._samples[-1]))
-        watts, inner_watts = energy.watts, inside.watts
-        if inner_watts is not None and len({sample.value for sample in counted}) == 1:
-            watts = 0.0
-        if watts is not None and inner_watts is not None and watts < (1 - _COUNTER_ERROR) * inner_watts:
-            note = f"its platform counter shows {watts:.1f} W and its packages {inner_watts:.1f} W: no figure"
-            energy = EnergySeries(None, start_s, end_s, energy.dropped, (note,))
-        return [DomainEnergy(self._first.domain, "server", energy, flaw=flaw, kind=self._first.kind)]
+        """Return the figure of the page, or that of its packages if they draw more: then its platform is wrong."""
+        domain, count = self._first.domain, len(self._first.joules)
+        counted, flaw = self._select_distinct(range(count))
+        energy, watts = _measure_page(counted, start_s, end_s), 0.0
+        if len({sample.value for sample in counted}) > 1:
+            watts = math.inf if energy.watts is None else energy.watts
+        if self._first.inside:
+            places = range(count, len(self._keys))
+            packages = [n for n in places if _PACKAGE.fullmatch(self._first.zones[self._keys[n]])]
+            least = _measure_page(self._select_distinct(packages)[0], start_s, end_s).watts
+            if least is not None and watts < (1 - _COUNTER_ERROR) * least:
+                inside, inner_flaw = self._select_distinct(places)
+                inner = _measure_page(inside, start_s, end_s)
+                note = f"are its packages and memory: its platform counter shows {watts:.1f} W"
+                energy, flaw = msgspec.structs.replace(inner, notes=(*inner.notes, note)), inner_flaw
+                domain = f"{domain}, packages"
+        return [DomainEnergy(domain, "server", energy, flaw=flaw, kind=self._first.kind)]
 
-    def _select_distinct(self) -> tuple[list[CounterSample], str | None]:
-        """Return the sum of the figure's counters, one of those that move alike, and a reason for no total."""
-        zones = [self._first.zones.get(key, "") for key in self._first.joules]
+    def _select_distinct(self, places: Sequence[int]) -> tuple[list[CounterSample], str | None]:
+        """Return the sum of these counters, one of those that move alike, and a reason for no total."""
+        zones = [self._first.zones.get(key, "") for key in self._keys]
         repeated: set[int] = set()
         flaw: str | None = None
-        for first, second in itertools.combinations(range(len(zones)), 2):
+        for first, second in itertools.combinations(places, 2):
             alike = compare_counters(self._samples[first], self._samples[second], 1e-6, None, is_absolute=True)
             sockets = {re.sub(r"-die-\d+", "", zones[number]) for number in (first, second)}
             if alike == "one":
                 repeated.add(second)
             elif alike == "unclear" and len(sockets) == 1:
                 flaw = f"{zones[first]} and {zones[second]} count alike: one counter or two"
-        kept = [samples for number, samples in enumerate(self._samples[:-1]) if number not in repeated]
-        columns = list(zip(*kept, strict=True))
+        columns = list(zip(*(self._samples[number] for number in places if number not in repeated), strict=True))
         sums = [None if column[0].value is None else sum(s.value or 0 for s in column) for column in columns]
         return [CounterSample(c[0].time_s, value, c[0].missing) for c, value in zip(columns, sums, strict=True)], flaw
 

@@ -305,10 +305,24 @@ def test_dies_that_count_alike_are_one_counter(tmp_path: Path) -> None:
     assert replay_pages(tmp_path / "page", *same_name).energy.joules == pytest.approx(680)
 
 
-def test_a_platform_that_stands_still_has_no_figure(tmp_path: Path) -> None:
-    energy = replay_pages(tmp_path / "page", *[node("psys", 5) + node("package", 100 * n) for n in range(3)])
-    assert energy.energy.joules is None
-    assert energy.energy.notes == ("its platform counter shows 0.0 W and its packages 10.0 W: no figure",)
+@pytest.mark.parametrize("zone", ["psys", "platform", ""])
+def test_the_packages_replace_a_platform_that_stands_still(tmp_path: Path, zone: str) -> None:
+    """A platform without a sensor shows one figure for ever; its packages and their memory are complete."""
+    inner = (("package-0", 100), ("package-1", 50), ("dram", 20), ("core", 70))
+    pages = ["".join(node(name, joules * n) for name, joules in inner) for n in range(3)]
+    found = replay_pages(tmp_path / "page", *[node(zone, 5) + page for page in pages])
+    assert (found.domain, found.energy.watts) == ("host, packages", pytest.approx(17.0))
+    assert found.energy.notes[-1] == "are its packages and memory: its platform counter shows 0.0 W"
+    low = replay_pages(tmp_path / "page", *[node(zone, 90 * n) + page for n, page in enumerate(pages)])
+    assert (low.domain, low.energy.watts) == ("host, packages", pytest.approx(17.0))
+    right = replay_pages(tmp_path / "page", *[node(zone, 300 * n) + page for n, page in enumerate(pages)])
+    assert (right.domain, right.energy.watts) == ("host", pytest.approx(30.0))
+    # Two dies that count alike are one counter inside of a platform as well.
+    dies_alike = [node("psys", 5) + page for page in dies((0, 0), (680, 680), (1360, 1360))]
+    assert replay_pages(tmp_path / "page", *dies_alike).energy.watts == pytest.approx(68.0)
+    # Kepler's `other` is a difference to the platform.
+    other = [node("platform", 5) + node("package", 100 * n) + node("other", 5) for n in range(3)]
+    assert replay_pages(tmp_path / "page", *other).energy.watts == pytest.approx(10.0)
 
 
 def test_a_guest_of_a_page_in_a_file(tmp_path: Path) -> None:

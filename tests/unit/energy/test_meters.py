@@ -170,6 +170,21 @@ def test_each_chip_has_its_scope(
             assert "hwmon" not in meters.names
 
 
+@pytest.mark.parametrize(
+    ("name", "watts", "dead"),
+    [
+        ("zenpower", {"SVI2_P_Core": 0.0, "SVI2_P_SoC": 15.0}, "SVI2_P_Core"),
+        ("apm_xgene", {"CPU power": 0.0, "IO power": 12.0}, "CPU power"),
+    ],
+)
+def test_cores_that_draw_nothing_leave_no_total(tree: Tree, name: str, watts: dict[str, float], dead: str) -> None:
+    """zenpower shows 0 W of the cores of a CPU whose telemetry it does not know: the rest is no total."""
+    chip(tree, 0, name, watts)
+    with open_meters("hwmon") as meters:
+        found = host_energy(window(meters))
+    assert (found.watts, found.reason) == (None, f"{dead} by hwmon has no figure")
+
+
 def test_unknown_chips_are_named_in_the_notes(tree: Tree) -> None:
     chip(tree, 0, "power_meter", {"1": 250.0}, average=True)
     chip(tree, 1, "ina226", {"1": 9.0})
