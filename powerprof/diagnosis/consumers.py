@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from powerprof.diagnosis.evidence import Client, Evidence, StatementCpu, ThreadCpu
+from powerprof.diagnosis.evidence import Client, Evidence, StatementCpu, StatementWindow, ThreadCpu
 from powerprof.diagnosis.server_queries import INTERNAL_USERS, format_account
 from powerprof.diagnosis.wording import format_rate, format_seconds, format_share, shorten_statement
 from powerprof.model.text import number
@@ -23,6 +23,8 @@ MAIN_SHARE, MAIN_PERCENT = 0.5, 3.0
 """The least part of the server's CPU time, and of one CPU in percent, of the answer of a diagnosis."""
 # Statements that last as long as the connection of a replica or of a backup.
 _REPLICATION = re.compile(r"\W*(?:START_REPLICATION|BASE_BACKUP|COM_BINLOG_DUMP)", re.IGNORECASE)
+# The command with which a client closes its connection.
+_CLOSING = "(COM_QUIT)"
 _CLIENT_THREADS = ("sql/one_connection", "threadpool/worker", "thread_pool/tp_")
 # The connections that a remedy names.
 _MOST_CONNECTIONS = 3
@@ -86,8 +88,7 @@ def _list_statements(evidence: Evidence) -> list[Consumer]:
     window = evidence.statement_window
     if window is None:
         return []
-    accounts = {use.account for use in window.statements if use.account is not None}
-    only = find_newcomer(evidence) or (next(iter(accounts)) if len(accounts) == 1 else None)
+    newcomer, connects_hz = find_newcomer(evidence), compute_connects_hz(evidence)
     feed = next((thread for thread in evidence.threads_cpu if (thread.name or "").startswith("walsender")), None)
     return [
         Consumer(
@@ -104,10 +105,12 @@ def _list_statements(evidence: Evidence) -> list[Consumer]:
             name=shorten_statement(use.text),
             percent=use.percent,
             whole_percent=window.percent,
-            account=use.account or only,
+            # Connections that ended before the server was queried have no account.
+            account=use.account or (newcomer if connects_hz >= MAIN_SHARE * (use.calls_hz or 0.0) else None),
             use=use,
         )
         for use in window.statements
+        if use.text != _CLOSING
     ]
 
 
@@ -171,16 +174,18 @@ def _name_ended(evidence: Evidence, percent: float, whole_percent: float) -> Con
     )
 
 
+def compute_connecting_percent(window: StatementWindow) -> float:
+    """Return the CPU use of opening and closing connections."""
+    return window.connecting_percent + sum(use.percent for use in window.statements if use.text == _CLOSING)
+
+
 def _list_connecting(evidence: Evidence) -> list[Consumer]:
     window = evidence.statement_window
-    if window is None or window.connecting_percent <= 0:
+    percent = 0.0 if window is None else compute_connecting_percent(window)
+    if window is None or percent <= 0:
         return []
-    name = "opening and closing connections"
-    whole = window.percent
-    account = find_newcomer(evidence)
-    return [
-        Consumer(kind="connecting", name=name, percent=window.connecting_percent, whole_percent=whole, account=account)
-    ]
+    name, account = "opening and closing connections", find_newcomer(evidence)
+    return [Consumer(kind="connecting", name=name, percent=percent, whole_percent=window.percent, account=account)]
 
 
 def _find_account(evidence: Evidence) -> Consumer | None:

@@ -177,12 +177,16 @@ class ProcessStarts(msgspec.Struct, frozen=True, kw_only=True):
         role: The role in the title, without accounts and statements; None if they ended before it could be read.
         unnamed_count: Of them, ended before their title could be read.
         account: The account (`user@host`) of most of them, if they serve clients.
+        lasting_count: Those that serve clients and still ran at the end of the watch.
+        lasting_spread_s: Seconds between the first and the last start of these.
     """
 
     role: str | None
     count: int
     unnamed_count: int = 0
     account: str | None = None
+    lasting_count: int = 0
+    lasting_spread_s: float = 0.0
 
 
 class Subscription(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
+from msgspec.structs import replace
 
 from powerprof.database import sql
 from powerprof.database.local_login import log_in_locally
@@ -38,10 +39,12 @@ def watch_starts(pid: int, span_s: float = WATCH_S) -> StartsWatch:
     before = set(list_children(pid))
     archiver = next((name for name in read_roles(before).values() if name.startswith("archiver")), None)
     titles: dict[int, str | None] = {}
+    started_s: dict[int, float] = {}
     began_s = look_s = time.monotonic()
     while look_s < began_s + span_s:
         children = [child for child in list_children(pid) if child not in before]
         titles |= {child: None for child in children if child not in titles}
+        started_s |= {child: look_s for child in children if child not in started_s}
         # A new process has the title of its parent until it sets its own.
         unnamed = [child for child in children if parse_part(titles[child] or "") is None]
         titles |= read_titles(unnamed)
@@ -49,7 +52,15 @@ def watch_starts(pid: int, span_s: float = WATCH_S) -> StartsWatch:
         look_s = time.monotonic()
     clients = [client for title in titles.values() if (client := parse_client(title or "")) is not None]
     most = next((f"{user}@{host or 'localhost'}" for (user, host), _ in Counter(clients).most_common(1)), None)
-    starts = count_roles([parse_part(title or "") for title in titles.values()], most)
+    backends = [child for child, title in titles.items() if parse_client(title or "") is not None]
+    lasting = set(backends) & set(list_children(pid))
+    times_s = [started_s[child] for child in lasting]
+    starts = [
+        replace(one, lasting_count=len(lasting), lasting_spread_s=max(times_s, default=0.0) - min(times_s, default=0.0))
+        if one.role == _BACKEND
+        else one
+        for one in count_roles([parse_part(title or "") for title in titles.values()], most)
+    ]
     return StartsWatch(starts=starts, starts_span_s=look_s - began_s, archiver=archiver)
 
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import msgspec
 
 from powerprof.diagnosis.consumers import (
-    MAIN_PERCENT,
     compute_connects_hz,
     find_newcomer,
     is_client_name,
@@ -46,6 +45,9 @@ POLLING = {
 }
 # An exporter scrapes once in 5 to 60 s with some statements each. Below this a finding would only describe it.
 _NOTED_HZ = 0.5
+# A rare statement is a problem from this CPU use on, in percent of one CPU: the window of statements may contain its
+# only execution.
+_RARE_PERCENT = 1.0
 # A statement is a problem by its cost: its CPU time (`is_costly`), or its wake-ups, as for threads with timers.
 _WOKEN_HZ = POLLING_HZ
 # The rows that a server reads per second without an index, if its CPU time is unknown.
@@ -85,6 +87,11 @@ def _format_caused(rows: Sequence[ThreadWakeups]) -> str:
     return f" It caused {format_event_rate(exits_hz, 'wake-ups')}." if exits_hz > 0 else ""
 
 
+def _cap_rare(evidence: Evidence, percent: float) -> float:
+    """Return the CPU use of a rare statement: at most that of the server in the longer window."""
+    return percent if evidence.cpu_percent is None else min(percent, evidence.cpu_percent)
+
+
 def _is_problem(percent: float | None, woken_hz: float | None, evidence: Evidence) -> bool:
     """Return whether a client's statements cost too much: by their CPU use in percent of one CPU, or by wake-ups."""
     return is_costly(percent, evidence) or (woken_hz or 0.0) >= _WOKEN_HZ
@@ -121,7 +128,9 @@ def find_monitoring(evidence: Evidence) -> list[Finding]:
     uses = select_uses(evidence, INSPECTS)
     total_hz = max(sum(rates.values()) / 1000, sum(use.calls_hz or 0.0 for use in uses))
     first = (shorten_statement(uses[0].text), uses[0].calls_hz) if uses else statements[0] if statements else None
-    if first is None or (total_hz < _NOTED_HZ and sum(use.percent for use in uses) < MAIN_PERCENT):
+    if first is None or (
+        total_hz < _NOTED_HZ and _cap_rare(evidence, sum(use.percent for use in uses)) < _RARE_PERCENT
+    ):
         return []
     culprit = find_polling_client(evidence, statements) if statements else None
     # Equal rates show the cost of a client, but are not evidence enough to end its connection.
@@ -134,7 +143,7 @@ def find_monitoring(evidence: Evidence) -> list[Finding]:
     lines = [f"{label} {format_rate(rate_hz)} by the server's own count" for label, rate_hz in statements]
     lines += [describe_use(use, evidence) for use in uses[:3]]
     remedy = ["Poll every 10 s or less often (scrape interval, refresh, health check interval)"]
-    accounts = {use.account for use in uses if use.account is not None}
+    accounts = {use.account for use in uses[:1] if use.account is not None}
     account = None
     if culprit is not None:
         account, connection_id = format_account(culprit.client.user, culprit.client.host), culprit.client.id
@@ -341,7 +350,9 @@ def find_table_pollers(evidence: Evidence) -> list[Finding]:
     rows_hz = evidence.rate_hz("Handler_read_rnd_next")
     is_unknown_load = percent is None and rows_hz >= _ROWS_HZ
     is_wasteful = is_unknown_load or _is_problem(percent, _compute_woken_hz(evidence, poller, scans_hz), evidence)
-    is_expensive = is_costly(percent, evidence) and (is_frequent or (percent or 0.0) >= MAIN_PERCENT)
+    is_expensive = is_costly(percent, evidence) and (
+        is_frequent or _cap_rare(evidence, percent or 0.0) >= _RARE_PERCENT
+    )
     if not is_expensive and not (is_frequent and finds_nothing and is_wasteful):
         return []
     rows = [] if poller is None else _select_rows(evidence, _find_tid(evidence, poller.client))
@@ -393,7 +404,7 @@ def find_sequential_scans(evidence: Evidence) -> list[Finding]:
     findings = []
     for use in [] if window is None else window.statements:
         is_scan = use.scan_percent is not None and use.scan_percent >= _SCAN_PERCENT
-        is_cheap = (use.calls_hz or 0.0) < _NOTED_HZ and use.percent < MAIN_PERCENT
+        is_cheap = (use.calls_hz or 0.0) < _NOTED_HZ and _cap_rare(evidence, use.percent) < _RARE_PERCENT
         if not is_scan or is_cheap or INSPECTS.match(use.text) or not is_costly(use.percent, evidence):
             continue
         rate = "" if use.calls_hz is None else f" {format_rate(use.calls_hz)}"

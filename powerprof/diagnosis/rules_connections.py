@@ -18,6 +18,7 @@ _FEW_STATEMENTS, _MOST_STATEMENTS = 4.0, 10.0
 _NOT_CLIENTS = (*INTERNAL_USERS, "unauthenticated user")
 # A leak opens connections during most of the window.
 _LEAKED_HZ, _MIN_LEAKED, _LEAK_SPREAD = 0.5, 5, 0.5
+_MIN_LASTING = 0.8
 # A statement or an account belongs to the connections if it is in at least this share of them.
 _MIN_SHARE = 0.5
 
@@ -27,6 +28,37 @@ def find_leaked_connections(evidence: Evidence) -> list[Finding]:
 
     A pool opens its connections at once. A leak opens them during the whole window.
     """
+    return _find_leaked_processes(evidence) or _find_leaked_threads(evidence)
+
+
+def _find_leaked_processes(evidence: Evidence) -> list[Finding]:
+    """Find them by the processes that PostgreSQL starts."""
+    span_s = evidence.starts_span_s or 0.0
+    for starts in evidence.starts:
+        count = starts.lasting_count
+        is_steady = count >= _MIN_LEAKED and starts.lasting_spread_s >= _LEAK_SPREAD * span_s
+        if not is_steady or count < _MIN_LASTING * starts.count or count < _LEAKED_HZ * span_s:
+            continue
+        rate = format_event_rate(count / span_s, "connections")
+        return [
+            Finding(
+                rule="connection_leak",
+                severity="fault",
+                text=f"{starts.account or 'A client'} opens {rate} and does not close them.",
+                evidence=[f"{count} of {starts.count} new processes of clients stayed in {format_seconds(span_s)}"],
+                remedy=[
+                    "Close each connection after use, or use a pool with a limit",
+                    "idle_session_timeout (from PostgreSQL 14) closes idle ones; max_connections limits them",
+                ],
+                rate_hz=count / span_s,
+                account=starts.account,
+            )
+        ]
+    return []
+
+
+def _find_leaked_threads(evidence: Evidence) -> list[Finding]:
+    """Find them by the counters and the process list of MariaDB and MySQL."""
     opened_hz = _compute_opened_hz(evidence)
     known = {client.id for client in evidence.clients_before}
     new = [client for client in evidence.clients_after if client.id not in known and client.user not in _NOT_CLIENTS]
@@ -37,7 +69,6 @@ def find_leaked_connections(evidence: Evidence) -> list[Finding]:
     account, count = Counter(format_account(client.user, client.host) for client in new).most_common(1)[0]
     is_open = evidence.status_after["Threads_connected"]
     limit = evidence.variables.get("max_connections")
-    percent = compute_connecting_percent(evidence, evidence.rate_hz("Connections"))
     return [
         Finding(
             rule="connection_leak",
@@ -53,7 +84,6 @@ def find_leaked_connections(evidence: Evidence) -> list[Finding]:
                 f"to close idle ones: a shorter wait_timeout{_describe_setting(evidence, 'wait_timeout', ' s')}",
             ],
             rate_hz=opened_hz,
-            percent=percent,
             account=account,
         )
     ]
@@ -89,7 +119,7 @@ def find_short_connections(evidence: Evidence) -> list[Finding]:
     stay_hz = max(0.0, _compute_opened_hz(evidence))
     made_hz = evidence.rate_hz("Connections") - compute_source_churn_hz(evidence) - failed_hz - stay_hz
     percent = compute_connecting_percent(evidence, made_hz)
-    uses = select_uses(evidence)
+    uses = [use for use in select_uses(evidence) if not use.text.startswith("(COM_")]
     is_by_statement = bool(
         uses and percent and uses[0].percent >= MAIN_SHARE * percent and is_costly(percent, evidence)
     )

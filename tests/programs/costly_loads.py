@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real servers with one costly cause each, and healthy servers, for the first sentence of `diagnose`.
 
-`python -m tests.programs.costly_loads [NAME...]` prints the first sentence for each of them.
+`python -m tests.programs.costly_loads [mysql-9.7] [NAME...]` prints the first sentence for each of them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ import pytest
 
 from powerprof.database import sql
 from powerprof.database.base import Login
+from powerprof.database.builds import ServerBuild
+from powerprof.database.historical import load_build
 from powerprof.database.private_server import PrivateServer
 from powerprof.database.server_options import ServerOptions
 from powerprof.database.settings import Setting
@@ -48,20 +50,35 @@ class Place:
     options: Path | None = None
 
 
+# MariaDB has tables of numbers.
+_SEQUENCES = (2000, 60_000, 80_000, 300_000)
+
+
+def _create_sequence(most: int) -> str:
+    numbers = (
+        f"WITH RECURSIVE n (seq) AS (SELECT 1 UNION ALL SELECT seq + 1 FROM n WHERE seq < {most}) SELECT seq FROM n"
+    )
+    return f"CREATE TABLE shop.seq_1_to_{most} AS {numbers}"
+
+
 @dataclass
 class Servers:
     """The servers that loads share. Each is started by the first load that needs it."""
 
     stack: ExitStack
     folder: Path
+    build: ServerBuild | None = None
     running: dict[str, PrivateServer] = field(default_factory=dict)
 
     def mariadb(self) -> PrivateServer:
-        """Return a MariaDB with the schema `shop` and the accounts app, mon and web."""
+        """Return a MariaDB, or the MySQL of `build`, with the schema `shop` and the accounts app, mon and web."""
         if "mariadb" not in self.running:
-            server = self.stack.enter_context(PrivateServer(settings={"max_connections": 400}))
+            options = ServerOptions(settings={"max_connections": 400}, build=self.build)
+            server = self.stack.enter_context(PrivateServer(options))
             with server.connect() as connection:
                 sql.execute(connection, "CREATE DATABASE shop")
+                if "MySQL" in server.version:
+                    sql.execute(connection, "SET cte_max_recursion_depth = 1000000", *map(_create_sequence, _SEQUENCES))
                 for name in ("app", "mon", "web"):
                     sql.execute(connection, f"CREATE USER {name}@localhost IDENTIFIED BY '{_PASSWORD}'")
                     sql.execute(connection, f"GRANT ALL ON *.* TO {name}@localhost")
@@ -185,7 +202,7 @@ def prepare(server: PrivateServer, *statements: str) -> None:
 @contextmanager
 def long_statement(servers: Servers) -> Iterator[Place]:
     server = servers.mariadb()
-    with repeated(server, "app", fetch("SELECT BENCHMARK(12000000, MD5('a'))")):
+    with repeated(server, "app", fetch("SELECT BENCHMARK(4000000, SHA2(RAND(), 256))")):
         yield servers.place(server)
 
 
@@ -199,7 +216,7 @@ def information_schema(servers: Servers) -> Iterator[Place]:
         "SELECT TABLE_SCHEMA, TABLE_NAME, IFNULL(ENGINE, 'NONE') e, IFNULL(TABLE_ROWS, '0') n FROM "
         "information_schema.tables WHERE TABLE_SCHEMA NOT IN ('mysql', 'performance_schema', 'sys')"
     )
-    with repeated(server, "mon", fetch(text), 0.15):
+    with repeated(server, "mon", fetch(text), 0.06):
         yield servers.place(server)
 
 
@@ -231,14 +248,25 @@ def temporary_tables(servers: Servers) -> Iterator[Place]:
 @contextmanager
 def big_sort(servers: Servers) -> Iterator[Place]:
     server = servers.mariadb()
-    text = "SELECT seq FROM seq_1_to_300000 ORDER BY MD5(seq) LIMIT 5"
+    text = "SELECT seq FROM seq_1_to_300000 ORDER BY SHA2(seq, 256) LIMIT 5"
     with repeated(server, "web", fetch(text), 0.1):
         yield servers.place(server)
 
 
 @contextmanager
 def leak(servers: Servers) -> Iterator[Place]:
-    server = servers.mariadb()
+    with _leaked(servers.mariadb()) as server:
+        yield servers.place(server)
+
+
+@contextmanager
+def postgres_leak(servers: Servers) -> Iterator[Place]:
+    with _leaked(servers.postgres()) as server:
+        yield servers.place(server)
+
+
+@contextmanager
+def _leaked(server: PrivateServer) -> Iterator[PrivateServer]:
     ended = threading.Event()
     held: list[Any] = []
 
@@ -250,7 +278,7 @@ def leak(servers: Servers) -> Iterator[Place]:
             ended.wait(0.1)
 
     with _threads(client, 1, ended, server):
-        yield servers.place(server)
+        yield server
     for connection in held:
         with suppress(PowerprofError, OSError):
             connection.close()
@@ -267,7 +295,7 @@ def reconnects(servers: Servers) -> Iterator[Place]:
 def reconnects_with_work(servers: Servers) -> Iterator[Place]:
     """A client that reconnects, whose statement is the cost."""
     server = servers.mariadb()
-    with reconnected(server, "app", fetch("SELECT BENCHMARK(150000, SHA2('a', 512))"), 0.1):
+    with reconnected(server, "app", fetch("SELECT BENCHMARK(150000, SHA2(RAND(), 512))"), 0.1):
         yield servers.place(server)
 
 
@@ -276,7 +304,7 @@ def event(servers: Servers) -> Iterator[Place]:
     server = servers.mariadb()
     prepare(
         server,
-        "CREATE EVENT shop.burn ON SCHEDULE EVERY 1 SECOND DO SET @s = BENCHMARK(1500000, MD5('x'))",
+        "CREATE EVENT shop.burn ON SCHEDULE EVERY 1 SECOND DO SET @s = BENCHMARK(600000, SHA2(RAND(), 256))",
         "SET GLOBAL event_scheduler = ON",
     )
     time.sleep(1.2)
@@ -711,6 +739,7 @@ COSTLY = (
     Load("autovacuum", autovacuum, ("[Aa]utovacuum",)),
     Load("postgres scan", postgres_scan, ("app@localhost", "whole table")),
     Load("postgres reconnects", postgres_reconnects, ("web@localhost", "connect")),
+    Load("postgres leak", postgres_leak, ("web@localhost", "does not close")),
     Load("idle in transaction", idle_in_transaction, ("app@localhost", "SELECT n FROM hot", "transaction of web")),
     Load("node", node, ("node", "% of one CPU")),
     Load("redis scan", redis_scan, ("redis", "% of one CPU")),
@@ -735,11 +764,19 @@ HEALTHY = (
 )
 
 
+OF_MYSQL = (
+    *("long statement", "information_schema", "table scan", "temporary tables", "big sort", "leak", "reconnects"),
+    *("reconnects with work", "event", "shop on MariaDB"),
+)
+"""The loads that also run on MySQL. Its own threads wake often enough for a fault: an idle one is not silent."""
+
+
 @contextmanager
-def shared_servers() -> Iterator[Servers]:
+def shared_servers(build: ServerBuild | None = None) -> Iterator[Servers]:
+    """Yield the servers; `build` replaces MariaDB."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         Path(folder).chmod(0o711)
-        yield Servers(stack, Path(folder))
+        yield Servers(stack, Path(folder), build)
 
 
 def names_cause(load: Load, first: str) -> bool:
@@ -761,9 +798,11 @@ def diagnose(place: Place, duration_s: float = 3.0) -> Diagnosis:
 
 def main(names: Sequence[str]) -> int:
     right = wrong = 0
-    with shared_servers() as servers:
+    release = next((name for name in names if re.fullmatch(r"mysql-[\d.]+", name)), None)
+    names = [name for name in names if name != release]
+    with shared_servers(load_build(release) if release else None) as servers:
         for load in (*COSTLY, *HEALTHY):
-            if names and load.name not in names:
+            if (names and load.name not in names) or (release and load.name not in OF_MYSQL):
                 continue
             began_s = time.monotonic()
             with load.start(servers) as place:

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from powerprof.database.builds import ServerBuild
 from powerprof.report.diagnosis import answer_of
-from tests.programs.costly_loads import COSTLY, HEALTHY, Load, Servers, diagnose, names_cause, shared_servers
+from tests.conftest import each_release
+from tests.programs.costly_loads import COSTLY, HEALTHY, OF_MYSQL, Load, Servers, diagnose, names_cause, shared_servers
 
 pytestmark = pytest.mark.usefixtures("mariadbd", "root_bpf", "counts_statements")
 # The others take 10 s each.
@@ -29,6 +31,19 @@ def servers() -> Iterator[Servers]:
     ],
 )
 def test_the_first_sentence_names_the_cause_or_none(servers: Servers, load: Load) -> None:
+    check(servers, load)
+
+
+def check(servers: Servers, load: Load) -> None:
     with load.start(servers) as place:
         found = diagnose(place)
     assert names_cause(load, answer_of(found)), (answer_of(found), found.findings)
+
+
+@pytest.mark.nightly
+@each_release("mysql-9.7")
+def test_the_first_sentence_is_right_on_mysql(historical_build: ServerBuild) -> None:
+    with shared_servers(historical_build) as servers:
+        for load in (*COSTLY, *HEALTHY):
+            if load.name in OF_MYSQL:
+                check(servers, load)

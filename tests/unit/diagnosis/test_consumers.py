@@ -228,6 +228,20 @@ def test_connections_that_stay_are_a_leak_and_not_reconnects(
         assert "client_reconnect_loop" not in [one.rule for one in faults(here)]
 
 
+@pytest.mark.parametrize(
+    ("count", "lasting", "spread_s", "found"),
+    [(20, 20, 1.9, True), (20, 15, 1.9, False), (20, 20, 0.1, False), (4, 4, 1.9, False), (5, 5, 1.0, True)],
+)
+def test_processes_of_clients_that_stay_are_a_leak(count: int, lasting: int, spread_s: float, found: bool) -> None:
+    starts = ProcessStarts(
+        role="backend of", count=count, account="web@h", lasting_count=lasting, lasting_spread_s=spread_s
+    )
+    here = of_server(True, starts=[starts])
+    assert bool(find_leaked_connections(here)) is found
+    if found:
+        assert faults(here)[0].text.startswith("web@h opens ")
+
+
 def test_reconnects_with_a_costly_statement_are_about_the_statement() -> None:
     counts = counted(Connections=200, Questions=620)
     cheap = window(10.0, use("SELECT 1", 1.0, 20.0), use("SET NAMES a", 1.0, 20.0), connecting_percent=7.0)
