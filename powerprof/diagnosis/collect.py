@@ -215,6 +215,9 @@ def inspect_server(subject: Subject, duration_s: float, say: Say) -> Inspection:
 
 def _inspect(subject: Subject, duration_s: float, life: TargetLife, say: Say) -> Inspection:
     notes: list[str] = []
+    if subject.pid is not None and is_stopped(subject.pid):
+        notes.append("not traced: the server is stopped")
+        return Inspection(_build_silent_evidence(subject, None, duration_s, notes), None, None, None)
     readings = ServerReadings(subject.connection, notes, subject.pid, subject.target)
     readings.read_before()
     postgres = subject.pid if subject.pid is not None and is_postgres_program(name_of(subject.pid)) else None
@@ -238,10 +241,7 @@ def _inspect(subject: Subject, duration_s: float, life: TargetLife, say: Say) ->
     if ended is not None and ended.is_of_target:
         if ended.how != "target_stopped":
             raise_ended(ended)
-        # A stopped server answers no question.
-        silent = msgspec.structs.replace(subject, connection=None, login=None)
-        readings = ServerReadings(None, notes, subject.pid, subject.target)
-        evidence = build_evidence(silent, readings, attribution, ended.after_s or duration_s, notes)
+        evidence = _build_silent_evidence(subject, attribution, ended.after_s or duration_s, notes)
         return Inspection(evidence, attribution, capture, ended, refusal)
     readings.read_after()
     readings.neighbour = others.find_largest(readings.list_pids())
@@ -267,6 +267,15 @@ def _inspect(subject: Subject, duration_s: float, life: TargetLife, say: Say) ->
             signals.hold()
     evidence = build_evidence(subject, readings, attribution, duration_s, notes)
     return Inspection(evidence, attribution, capture, ended, refusal)
+
+
+def _build_silent_evidence(
+    subject: Subject, attribution: Attribution | None, duration_s: float, notes: list[str]
+) -> Evidence:
+    """Return the evidence of a stopped server, which answers no question."""
+    silent = msgspec.structs.replace(subject, connection=None, login=None)
+    readings = ServerReadings(None, notes, subject.pid, subject.target)
+    return build_evidence(silent, readings, attribution, duration_s, notes)
 
 
 def _measure_statements(

@@ -121,6 +121,7 @@ def attribute(
         by: str = "--pid",
         command: str = "attribute",
         halfway: Callable[[], object] | None = None,
+        code: int = 0,
     ) -> Attributed:
         began = time.monotonic()
         runs = tmp_path_factory.mktemp("runs")
@@ -129,7 +130,7 @@ def attribute(
         args = [*words, "--json", "-", *more]
         result = cli(args) if halfway is None else _disturbed(cli, args, duration / 2, halfway)
         took_s, ended_ns = time.monotonic() - began, time.monotonic_ns()
-        assert result.code == 0, result.err
+        assert result.code == code, result.err
         return Attributed(json.loads(result.out), runs / "attribute-0001", result, took_s, ended_ns)
 
     return run

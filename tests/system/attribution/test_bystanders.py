@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -150,9 +151,9 @@ def test_short_lived_children_are_members(
 def counting_group() -> Iterator[Path]:
     """A control group whose CPU time is counted, of either version."""
     for root in ("cpuacct", "unified", "."):
-        folder = Path("/sys/fs/cgroup") / root / f"visited-{os.getpid()}"
-        if folder.parent.is_dir():
-            folder.mkdir()
+        parent = Path("/sys/fs/cgroup") / root
+        if parent.is_dir():
+            folder = Path(tempfile.mkdtemp(prefix="visited-", dir=parent))
             if read_group_cpu_ns(folder) is not None:
                 break
             folder.rmdir()

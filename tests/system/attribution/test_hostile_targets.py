@@ -38,7 +38,7 @@ def _one_line_notes(found: Attributed) -> list[str]:
 
 def test_process_that_ends_in_the_window_is_counted(attribute: Attribute, wakes: Callable[..., Any]) -> None:
     with wakes("twins=50", duration=120) as running:
-        found = attribute(running.pid, duration=3, halfway=running.process.kill)
+        found = attribute(running.pid, duration=3, halfway=running.process.kill, code=1)
     assert f"process {running.pid} ended during the window" in _one_line_notes(found)
     assert {"first_twin", "second_twin"} <= functions_of(found.rows)
     noted, counted = running.noted(found.captured), found.wakings(["first_twin", "second_twin"])

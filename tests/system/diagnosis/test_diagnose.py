@@ -133,7 +133,7 @@ def test_an_interrupt_in_the_window_of_statements_ends_with_the_partial_result(
     out, _ = process.communicate(timeout=60)
     os.close(terminal)
     assert process.returncode == 130, out
-    assert out.startswith("No known problem")
+    assert out.startswith("Interrupted: partial results.\nNo known problem")
 
 
 def test_a_stopped_server_is_named_and_asked_nothing(

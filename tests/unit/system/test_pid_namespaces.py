@@ -33,10 +33,11 @@ def test_a_pid_namespace_has_its_own_number(
         assert pid_namespaces.nested_pid_namespace() == (number if is_inside else None)
 
 
-@pytest.mark.parametrize(("shown", "refusal"), [(os.getpid(), None), (os.getpid() + 1, "another pid namespace")])
+@pytest.mark.parametrize(("ahead", "refusal"), [(0, None), (1, "another pid namespace")])
 def test_proc_of_another_pid_namespace_is_refused(
-    fake_tree: Tree, monkeypatch: pytest.MonkeyPatch, shown: int, refusal: str | None
+    fake_tree: Tree, monkeypatch: pytest.MonkeyPatch, ahead: int, refusal: str | None
 ) -> None:
+    shown = os.getpid() + ahead
     fake_tree({f"proc/{shown}/stat": ""})
     (procfs() / "self").symlink_to(str(shown))
     monkeypatch.setattr(pid_namespaces, "nested_pid_namespace", lambda: 0xEFFFFFFD)
