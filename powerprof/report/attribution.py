@@ -36,7 +36,7 @@ from powerprof.report.html.timeline import draw_timeline
 from powerprof.report.layouts import named_rows
 from powerprof.report.notes import word_notes
 from powerprof.report.phases import split_table
-from powerprof.report.stacks import frames_of, modules_of, stacks_of
+from powerprof.report.stacks import attribution_stacks, frames_of
 from powerprof.report.suggestions import suggest_remedies
 from powerprof.report.table import ALL, HTML, Line, Places, Table
 from powerprof.report.wakeup_groups import group_by, group_wakings_by, groups_table
@@ -90,7 +90,7 @@ def _list_parts(record: Attribution, view: View) -> Iterator[Part]:
     yield Section("By thread and stack", rows, name="wakeups")
     suggestions = [Item(suggestion) for suggestion in suggest_remedies(record)]
     yield Section("Most helpful changes", [Items(suggestions)], "helps", ALL)
-    if record.wakeups:
+    if record.wakeups or record.wakings_without_exit:
         yield Section("Flame graph", [Drawing(partial(_draw_flames, record), look="")], name="flames", forms=HTML)
     if timeline:
         drawn = Drawing(partial(draw_timeline, timeline), look="")
@@ -199,12 +199,13 @@ def _list_energy(record: Attribution, places: Places) -> Iterator[Part]:
 
 
 def _draw_flames(record: Attribution) -> Markup:
-    """Return flame graphs of idle exits and of C0 time."""
-    modules, root = modules_of(record.wakeups), clean_name(record.target.label, 80)
-    exits, c0 = (stacks_of(record.wakeups, by) for by in ("count", "c0_ms"))
+    """Return flame graphs of idle exits, on a busy host of wakings, and of C0 time."""
+    stack_set, root = attribution_stacks(record), clean_name(record.target.label, 80)
+    graphs = [(stack_set.stacks, stack_set.unit, stack_set.unit.capitalize())]
+    graphs += [(stack_set.c0_ms, "ms of C0", "C0 time that followed")] if stack_set.c0_ms else []
     views = [
-        draw_flame(build_flame(stacks, unit=unit, root=root, limit=_FRAMES), title, modules)
-        for stacks, unit, title in ((exits, "idle exits", "Idle exits"), (c0, "ms of C0", "C0 time that followed"))
+        draw_flame(build_flame(stacks, unit=unit, root=root, limit=_FRAMES), title, stack_set.modules)
+        for stacks, unit, title in graphs
     ]
     return draw_flames([view for view in views if view], "weight")
 
@@ -304,17 +305,31 @@ def _make_tiles(record: Attribution) -> list[Tile]:
     return [*tiles, Tile("Idle exits with a cause", named, left)]
 
 
-_CSV_HEAD = "mechanism origin count rate_hz wakings_count period_ms c0_ms pid tid thread detail waker_pid waker stack"
+def _identify(row: Wakeup | Waking) -> Line:
+    """Return the thread, its detail, its waker and its stack."""
+    waker = (row.waker.pid, row.waker.comm) if row.waker else (None, None)
+    stack = " < ".join(reversed(frames_of(row)[1:]))
+    return [row.thread.pid, row.thread.tid, row.thread.label, row.detail, *waker, stack]
+
+
+_CSV_HEAD = (
+    *("mechanism", "origin", "count", "rate_hz", "wakings_count", "wakings_hz", "period_ms", "c0_ms"),
+    *("pid", "tid", "thread", "detail", "waker_pid", "waker", "stack"),
+)
 
 
 def _list_rows(record: Attribution) -> Iterator[Line]:
-    """Yield one line per thread, stack, origin and mechanism, then those of deep idle."""
-    yield _CSV_HEAD.split()
+    """Yield one line per thread, stack, origin and mechanism, then those of deep idle.
+
+    Lines without idle exits follow: on a busy host there are no others.
+    """
+    yield _CSV_HEAD
     for row in record.wakeups:
-        who = (row.thread.pid, row.thread.tid, row.thread.label, row.detail)
-        waker = (row.waker.pid, row.waker.comm) if row.waker else (None, None)
-        counts = (row.count, row.rate_hz, row.wakings_count, row.period_ms, row.c0_ms)
-        yield [row.mechanism, row.origin, *counts, *who, *waker, " < ".join(reversed(frames_of(row)[1:]))]
+        counts = (row.count, row.rate_hz, row.wakings_count, None, row.period_ms, row.c0_ms)
+        yield [row.mechanism, row.origin, *counts, *_identify(row)]
+    for waking in record.wakings_without_exit:
+        of_wakings = (waking.wakings_count, waking.wakings_hz, None, waking.own_ms)
+        yield [None, waking.origin, None, None, *of_wakings, *_identify(waking)]
     if record.deep is not None:
         yield []
         yield from deep_idle.csv_lines(record.deep)

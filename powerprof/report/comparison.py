@@ -210,7 +210,7 @@ def _list_functions(record: Comparison, places: Places) -> list[Part]:
         return [Sentence(f"No function of the server changed significantly ({each}).")]
     return [
         Sentence(f"Functions of the server that changed significantly, % of one CPU: {each}"),
-        Shown(table, _function_lines, what="functions"),
+        Shown(table, _function_lines, what="functions", is_further=True),
     ]
 
 

@@ -247,7 +247,9 @@ _MAX_ROWS = 200
 def _list_parts(diagnosis: Diagnosis, view: View) -> Iterator[Part]:
     places, joint = Places(diagnosis), _answer_for_clients(diagnosis)
     if (statements := statements_table(diagnosis, places)) is not None:
-        parts: list[Part] = [Shown(statements, statement_lines, "statements", what="statements", names=False)]
+        parts: list[Part] = [
+            Shown(statements, statement_lines, "statements", what="statements", names=False, is_further=True)
+        ]
         if joint:
             parts.append(Sentence(_other_wakeups(diagnosis), forms=TERMINAL))
         yield Section("Statements by CPU time", parts, name="statements", headed=ALL)

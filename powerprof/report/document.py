@@ -82,6 +82,7 @@ class Shown(msgspec.Struct, frozen=True):
         open_rows: The rows that a page shows at once; the others are one click away.
         what: The name of its rows, for the count of those that are not shown.
         names: Whether the first column names the rows.
+        is_further: Whether CSV has this table too, below the lines of the document (`Document.rows`).
         drawn: Returns a column of drawings for a page.
         forms: The forms that show it.
     """
@@ -93,6 +94,7 @@ class Shown(msgspec.Struct, frozen=True):
     open_rows: int | None = None
     what: str = "rows"
     names: bool = True
+    is_further: bool = False
     drawn: Callable[[], DrawnColumn | None] | None = None
     forms: frozenset[Form] = ALL
 

@@ -12,7 +12,7 @@ import msgspec
 
 from powerprof.model.attribution import Attribution
 from powerprof.model.runs import RunStore, read_schema
-from powerprof.report.document import Extras, View
+from powerprof.report.document import ALL_ROWS, Extras, View
 from powerprof.report.kinds import document_of, kind_of, missing_form
 from powerprof.report.perfetto import build_trace
 from powerprof.report.stacks import StackSet, fold_stacks
@@ -46,10 +46,10 @@ def render_markdown(record: msgspec.Struct) -> str:
 
 
 def render_csv(record: msgspec.Struct) -> str:
-    """Return the main table of a record as CSV. Raises UsageError if it has no report."""
+    """Return the tables of a record as CSV, the main one first. Raises UsageError if it has no report."""
     from powerprof.report.render.csv import render_csv as draw
 
-    return draw(document_of(record, View(everything=True)))
+    return draw(document_of(record, View(everything=True, top=ALL_ROWS)))
 
 
 def export(record: msgspec.Struct, file: str, extras: Extras | None = None) -> bytes:

@@ -166,5 +166,11 @@ def list_costs(profile: OffCpuProfile | SyscallProfile) -> list[Sentence]:
 
 
 def _list_rows(profile: OffCpuProfile) -> Iterator[Line]:
-    """Yield one line per thread. The states of the kernel are in the JSON only."""
-    return field_lines(profile.threads, [name for name in OffCpuThread.__struct_fields__ if name != "states"])
+    """Yield one line per thread, then one per waker. The states of the kernel are in the JSON only."""
+    yield from field_lines(profile.threads, [name for name in OffCpuThread.__struct_fields__ if name != "states"])
+    yield []
+    names = [name for name in WakerRow.__struct_fields__ if name != "stack"]
+    yield [*names, "stack"]
+    for row in profile.wakers:
+        stack = " < ".join(frame.function or frame.text for frame in row.stack)
+        yield [*(getattr(row, name) for name in names), stack or None]

@@ -49,10 +49,10 @@ def list_details(run: Run, places: Places, *, cpus: frozenset[Form] = HTML) -> I
     yield Section("Baseline drift", [Shown(drift)], "drift", NOT_TERMINAL, forms=NOT_TERMINAL)
     if (achieved := achieved_table(run, places)) is not None:
         heading = "Idle states reached by the hardware, which may be shallower than requested"
-        yield Section(heading, [Shown(achieved, _achieved_lines)], "achieved", headed=ALL)
+        yield Section(heading, [Shown(achieved, _achieved_lines, is_further=True)], "achieved", headed=ALL)
     sentences = [Sentence(line, look="muted") for line in run_frequency_sentences(run)]
     of_cpus = cpus_table(run, places)
-    tables = [Shown(of_cpus, what="CPUs", forms=cpus)] if of_cpus is not None else []
+    tables = [Shown(of_cpus, what="CPUs", forms=cpus, is_further=True)] if of_cpus is not None else []
     yield Section("CPUs", [*tables, *sentences], "cpus", NOT_TERMINAL)
 
 
@@ -90,7 +90,7 @@ def _list_causes(run: Run, places: Places, index: int) -> list[Part]:
     table = causes_table(phase.causes, places, f"/phases/{index}/causes", _MAX_CAUSES)
     layout = partial(_cause_lines, phase.causes)
     columns = ("who", "why", "every", "rate", "percent")
-    shown = Shown(table, layout, "plain causes", columns, _TERMINAL_CAUSES, "causes", names=False)
+    shown = Shown(table, layout, "plain causes", columns, _TERMINAL_CAUSES, "causes", names=False, is_further=True)
     return [shown, Sentence(_balance(phase), look="detail")]
 
 

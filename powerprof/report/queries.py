@@ -39,6 +39,7 @@ from powerprof.report.phases import split_table
 from powerprof.report.similar_texts import distinguishable
 from powerprof.report.statement_tables import (
     WAITS,
+    askers_text,
     columns_of,
     groups_table,
     queries_table,
@@ -318,7 +319,7 @@ def _list_rows(record: Queries) -> Iterator[Line]:
         *("page_faults_count", "rows_examined_per_call", "rows_sent_per_call", "latency_p50_ms", "latency_p95_ms"),
         *("joules", "low_joules", "high_joules", "watts", "kind"),
         *("id", "latency_p99_ms", *(f"{name}_ms" for name in WAITS)),
-        *("began_before_count", "unfinished_count"),
+        *("began_before_count", "unfinished_count", "account"),
     ]
     for statement in record.statements:
         yield [
@@ -326,7 +327,7 @@ def _list_rows(record: Queries) -> Iterator[Line]:
             *(getattr(statement.latency_ms, name, None) for name in ("p50", "p95")),
             *(*_energy_cells(statement), statement.id, getattr(statement.latency_ms, "p99", None)),
             *(getattr(statement.waits_ms, name, None) for name in WAITS),
-            *(statement.began_before_count, statement.unfinished_count),
+            *(statement.began_before_count, statement.unfinished_count, askers_text(statement, "account") or None),
         ]
     for row in record.background:
         yield ["background", row.thread, *[None] * 3, row.c0_s, row.c0_percent, None, row.wakeups_count]

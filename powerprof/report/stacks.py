@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from powerprof.attribution.profile import OnCpuProfile, OnCpuStack
-from powerprof.model.attribution import Attribution, Wakeup
+from powerprof.model.attribution import Attribution, Wakeup, Waking
 from powerprof.queries.records import Queries
 from powerprof.system.errors import UsageError
 from powerprof.system.next_steps import command_line
@@ -29,7 +29,7 @@ def merge_stacks(stacks: Iterable[WeightedStack]) -> list[WeightedStack]:
     return sorted(sums.items())
 
 
-Weight = Literal["count", "rate_hz", "c0_ms"]
+Weight = Literal["count", "rate_hz", "c0_ms", "wakings_count", "wakings_hz", "own_ms"]
 NO_STACK = "[no user stack]"
 INCOMPLETE = "[incomplete]"
 Owner = dict[str, str | int]
@@ -65,7 +65,7 @@ def _drop_unknown(known: Mapping[str, str | int | None]) -> Owner:
     return {name: value for name, value in known.items() if value is not None and value != ""}
 
 
-def frames_of(wakeup: Wakeup) -> Frames:
+def frames_of(wakeup: Wakeup | Waking) -> Frames:
     """Return the frames of a wake-up, outermost first, below the name of its thread; an incomplete stack is marked."""
     frames = [frame.label for frame in reversed(wakeup.stack)]
     if not frames:
@@ -75,12 +75,12 @@ def frames_of(wakeup: Wakeup) -> Frames:
     return (wakeup.thread.label, *frames)
 
 
-def stacks_of(wakeups: Iterable[Wakeup], by: Weight = "count") -> list[WeightedStack]:
-    """Return one weighted stack per row."""
-    return [(frames_of(wakeup), getattr(wakeup, by)) for wakeup in wakeups]
+def stacks_of(wakeups: Iterable[Wakeup | Waking], by: Weight = "count") -> list[WeightedStack]:
+    """Return one weighted stack per row; an unknown weight is 0."""
+    return [(frames_of(wakeup), getattr(wakeup, by) or 0) for wakeup in wakeups]
 
 
-def modules_of(wakeups: Sequence[Wakeup]) -> dict[str, str]:
+def modules_of(wakeups: Sequence[Wakeup | Waking]) -> dict[str, str]:
     """Return the file of each frame, by the label of the frame."""
     return {frame.label: frame.module for wakeup in wakeups for frame in wakeup.stack}
 
@@ -95,22 +95,23 @@ def _list_on_cpu_frames(row: OnCpuStack) -> Frames:
 
 
 def attribution_stacks(record: Attribution) -> StackSet:
-    """Return idle exits by thread and stack."""
-    rows = record.wakeups
+    """Return idle exits by thread and stack; without any, the wakings that a quieter host would have as exits."""
+    target, exits = record.target.label, record.wakeups
+    rows: Sequence[Wakeup | Waking] = exits or record.wakings_without_exit
     return StackSet(
-        f"Idle exits caused by {record.target.label}",
-        record.target.label,
-        "idle exits",
-        stacks_of(rows),
-        stacks_of(rows, "c0_ms"),
+        f"Idle exits caused by {target}" if exits else f"Wakings of {target} on busy CPUs",
+        target,
+        "idle exits" if exits else "wakings",
+        stacks_of(rows, "count" if exits else "wakings_count"),
+        stacks_of(rows, "c0_ms" if exits else "own_ms"),
         modules_of(rows),
         record.window_s,
         [_describe_owner(row, record) for row in rows],
-        [row.states for row in rows],
+        [row.states for row in exits] if exits else None,
     )
 
 
-def _describe_owner(row: Wakeup, record: Attribution) -> Owner:
+def _describe_owner(row: Wakeup | Waking, record: Attribution) -> Owner:
     return _drop_unknown(
         {
             "thread.name": row.thread.label,
@@ -118,7 +119,7 @@ def _describe_owner(row: Wakeup, record: Attribution) -> Owner:
             "process.pid": row.thread.pid or record.target.pid,
             "process.executable.name": row.thread.process or (None if record.target.system else record.target.label),
             "powerprof.unit": row.thread.unit,
-            "powerprof.mechanism": row.mechanism,
+            "powerprof.mechanism": row.mechanism if isinstance(row, Wakeup) else None,
             "powerprof.origin": row.origin,
             "powerprof.detail": row.detail,
             "powerprof.waker": row.waker.comm if row.waker else None,

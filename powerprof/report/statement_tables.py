@@ -203,9 +203,9 @@ def _statement_row(places: Places, at: str, statement: Statement) -> TableRow:
         "examined": places.figure(f"{at}/rows_examined_per_call"),
         "sent": places.figure(f"{at}/rows_sent_per_call"),
         **{key: places.figure(f"{at}/{field}", digits) for key, (field, _, digits) in COUNTS.items()},
-        "who": Words(_askers_text(statement, "account")),
-        "user": Words(_askers_text(statement, "user")),
-        "host": Words(_askers_text(statement, "host")),
+        "who": Words(askers_text(statement, "account")),
+        "user": Words(askers_text(statement, "user")),
+        "host": Words(askers_text(statement, "host")),
         "schema": Words(statement.schema_name or ""),
         "id": Words(statement.id),
         **{f"wait_{name}": places.figure(f"{at}/waits_ms/{name}") for name in WAITS},
@@ -213,7 +213,7 @@ def _statement_row(places: Places, at: str, statement: Statement) -> TableRow:
     return TableRow(cells, key="statement", look="statement")
 
 
-def _askers_text(statement: Statement, by: Grouping) -> str:
+def askers_text(statement: Statement, by: Grouping) -> str:
     """Return the account with most CPU time, and the number of others."""
     names = list(dict.fromkeys(name_asker(asker, by) for asker in statement.askers if asker.user is not None))
     more = f" +{len(names) - 1}" if len(names) > 1 else ""

@@ -211,7 +211,11 @@ def _list_correlated(record: SweepComparison, places: Places) -> list[Part]:
         look="muted",
         forms=ALL if any(chosen) else NOT_TERMINAL,
     )
-    return [*map(Sentence, sentences), Shown(replace(parted, rows=rows), correlated_lines, what="metrics"), explained]
+    return [
+        *map(Sentence, sentences),
+        Shown(replace(parted, rows=rows), correlated_lines, what="metrics", is_further=True),
+        explained,
+    ]
 
 
 def _word_of(row: TableRow) -> str:
@@ -228,7 +232,7 @@ def _list_functions(record: SweepComparison, places: Places) -> list[Part]:
         title = (
             "No function has a significantly different share of the server's samples at these values. The largest, %:"
         )
-    shown = Shown(parting_functions_table(record, places), function_lines, what="functions")
+    shown = Shown(parting_functions_table(record, places), function_lines, what="functions", is_further=True)
     return [Sentence(title), shown]
 
 

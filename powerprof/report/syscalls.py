@@ -8,12 +8,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from powerprof.attribution.offcpu import SyscallProfile, SyscallRow
+from powerprof.attribution.offcpu import FileRow, LockWaits, SyscallProfile, SyscallRow
 from powerprof.model import text
 from powerprof.report.document import Document, Part, Section, Sentence, Shown, View
 from powerprof.report.layouts import named_rows
 from powerprof.report.offcpu import DEFAULT_TOP, list_costs, thread_name
-from powerprof.report.table import Table, TableRow, Words, field_lines, figure_columns, word_columns
+from powerprof.report.table import Line, Table, TableRow, Words, field_lines, figure_columns, word_columns
 
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
@@ -127,10 +127,19 @@ def document(profile: SyscallProfile, view: View) -> Document:
         record=profile,
         answer=answer_of(profile),
         parts=partial(_list_parts, profile, view.top or DEFAULT_TOP),
-        rows=partial(field_lines, profile.calls, SyscallRow.__struct_fields__),
+        rows=partial(_list_rows, profile),
         setup=(("Host", "/host"),),
         derived=view.extras.derived,
     )
+
+
+def _list_rows(profile: SyscallProfile) -> Iterator[Line]:
+    """Yield one line per call, per file and per thread that waits for locks, each kind with a head."""
+    yield from field_lines(profile.calls, SyscallRow.__struct_fields__)
+    yield []
+    yield from field_lines(profile.files, FileRow.__struct_fields__)
+    yield []
+    yield from field_lines(profile.lock_waits, LockWaits.__struct_fields__)
 
 
 def _list_parts(profile: SyscallProfile, top: int) -> Iterator[Part]:

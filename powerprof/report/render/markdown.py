@@ -40,7 +40,8 @@ def _draw_part(part: Part, level: int) -> Iterator[str]:
                 yield f"- {item.label}: {shown}" if item.label else f"- {shown}"
                 yield from (f"  - {escape(row)}" for row in item.rows)
         case Shown():
-            first, rest = split_rows(part.table.of("markdown"), MARKDOWN_ROWS)
+            # The columns of Markdown may include some of the terminal's.
+            first, rest = split_rows(part.table.of("markdown", part.columns), MARKDOWN_ROWS)
             yield from draw_table(first, part.columns)
             if left := len(rest.rows) + part.table.left_count:
                 yield from ("", f"{left} more {part.what} are in the JSON.")
