@@ -359,11 +359,14 @@ class Bench(Closeable):
     def revive(self, case: Case) -> bool:
         """Wait for the server after a failed block, or start it again with its tables. Return True.
 
-        Raises PowerprofError if a given server stays away.
+        Raises PowerprofError if a given server has ended, was stopped, or stays away.
         """
         node = self._node(case)
         node.wake()
         server = node.server
+        if not server.private and server.pid is not None:
+            # Another process at its address would not be the one that is measured.
+            server.check()
         deadline = time.monotonic() + (5.0 if server.private else _RETURN_S)
         while time.monotonic() < deadline:
             try:

@@ -180,9 +180,9 @@ class TargetLife(Closeable, WindowPart):
                 return "target_stopped", "was stopped by a signal or a debugger", pid
             # A thread may choose its comm, and a file that was moved has another path. Only an exec changes both.
             if _read_comm(pid) != program.comm and (now := _read_program(pid)).file != program.file:
-                return "target_changed", f"executed another program, {now.label}", pid
+                return "target_replaced", f"executed another program, {now.label}", pid
         if lost := ended & self._lasting.keys():
-            return "target_changed", "restarted all its processes", self._lasting[min(lost)]
+            return "target_restarted", "restarted all its processes", self._lasting[min(lost)]
         return None
 
     def _look_at_group(self) -> tuple[EndOfTarget, str, int] | None:
@@ -196,7 +196,7 @@ class TargetLife(Closeable, WindowPart):
         return None
 
     def _word_end(self, how: EndOfTarget, what: str, pid: int) -> Ended:
-        if pid in self._lasting.values() and how == "target_changed" and self._ends_soon(pid):
+        if pid in self._lasting.values() and how == "target_restarted" and self._ends_soon(pid):
             # A shutdown of PostgreSQL ends its helpers first.
             how, what = "target_ended", "ended"
         program = self._programs.get(pid)

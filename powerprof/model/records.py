@@ -355,15 +355,15 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str] = {}
 
 
-EndOfTarget = Literal["target_ended", "target_stopped", "target_changed"]
+EndOfTarget = Literal["target_ended", "target_stopped", "target_replaced", "target_restarted"]
 
 
 class Ended(msgspec.Struct, frozen=True):
     """The early end of a measurement.
 
     Attributes:
-        how: by a signal (`interrupted`), an error (`failed`), or the target: it ended, was stopped, or executed another
-            program or restarted its processes.
+        how: by a signal (`interrupted`), an error (`failed`), or the target: it ended, was stopped, executed another
+            program (`replaced`), or restarted all its processes.
         why: the reason in words.
         after_s: the time from the beginning of the window; None if several windows were measured.
         pid: the process of the target that ended, stopped or changed.
@@ -384,8 +384,8 @@ class Ended(msgspec.Struct, frozen=True):
         """The reason with its time."""
         if self.after_s is None:
             return self.why
-        # Only the end of a process is reported at once.
-        at = "" if self.how == "target_ended" else "at the latest "
+        # The kernel reports only the end of processes at once.
+        at = "at the latest " if self.how in ("target_stopped", "target_replaced") else ""
         return f"{self.why} {at}{self.after_s:.{1 if self.after_s >= 1 else 2}f} s after the window began"
 
 

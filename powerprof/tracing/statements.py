@@ -24,7 +24,7 @@ from powerprof.system.files import try_text
 from powerprof.system.paths import procfs
 from powerprof.system.pid_namespaces import check_process_ids
 from powerprof.system.reader_process import Opened
-from powerprof.system.tasks import clean, list_threads
+from powerprof.system.tasks import clean, has_ended, list_threads
 from powerprof.tracing import mysql_places, postgresql_places
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.btf import Btf, read_kernel_btf
@@ -88,6 +88,8 @@ class ServerProcesses(msgspec.Struct, frozen=True):
         own = process_cpu_ns(self.pid)
         if own is None or not self.is_family:
             return own
+        if has_ended(self.pid):
+            return None  # A zombie has a clock, and its helpers have another parent.
         pids = self.pids()
         return sum(reaped_cpu_ns(pid) for pid in pids) + sum(process_cpu_ns(pid) or 0 for pid in pids)
 

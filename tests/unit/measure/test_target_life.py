@@ -47,11 +47,11 @@ EVENTS: dict[str, tuple[int, str | None]] = {
     "killed": (signal.SIGKILL, "target_ended"),
     "terminated": (signal.SIGTERM, "target_ended"),
     "stopped": (signal.SIGSTOP, "target_stopped"),
-    "another program": (signal.SIGUSR2, "target_changed"),
+    "another program": (signal.SIGUSR2, "target_replaced"),
     "only its first thread ends": (signal.SIGUSR1, None),
     "goes on": (0, None),
 }
-WORDS = {"target_ended": "ended", "target_stopped": "was stopped by", "target_changed": "another program, sleep"}
+WORDS = {"target_ended": "ended", "target_stopped": "was stopped by", "target_replaced": "another program, sleep"}
 
 
 @contextmanager
