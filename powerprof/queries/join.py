@@ -366,7 +366,7 @@ def _build_statement(total: StatementSum, name: str, schema: str | None, trace: 
         id=make_row_id(name, schema),
         schema_name=schema,
         calls_count=total.calls,
-        calls_hz=total.calls / window_s if window_s > 0 else None,
+        calls_hz=_estimate_rate(total, window_s),
         unfinished_count=total.unfinished,
         began_before_count=total.began_before,
         may_be_several=total.several,
@@ -380,6 +380,17 @@ def _build_statement(total: StatementSum, name: str, schema: str | None, trace: 
         askers=rank_askers({account: (cpu_ns / 1e9, count) for account, (cpu_ns, count) in total.askers.items()}),
         waits_ms=_average_waits(total.waits_ns, whole, trace) if whole else None,
     )
+
+
+def _estimate_rate(total: StatementSum, window_s: float) -> float | None:
+    """Return the calls per second: the mean of those that began and those that ended in the window.
+
+    None if all calls are longer than the window, so that their rate is unknown.
+    """
+    edges = total.began_before + total.unfinished
+    if window_s <= 0 or (edges and edges >= 2 * total.calls):
+        return None
+    return (total.calls - edges / 2) / window_s
 
 
 def _estimate_deviation(total: StatementSum) -> float | None:

@@ -102,6 +102,7 @@ class Statement(Share, frozen=True, kw_only=True):
         query_id: PostgreSQL's number, as text.
         calls_count: ran in the window.
         unfinished_count: of them, had not ended.
+        calls_hz: the mean rate of calls that began and that ended in the window.
         began_before_count: of them, ran at its start. Costs per call and latency are those of the other, ended calls.
         may_be_several: texts that differ behind the read part share this row.
         c0_ms_deviation: standard deviation of a call's CPU time.

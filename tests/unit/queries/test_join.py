@@ -252,7 +252,7 @@ def test_the_figures_of_a_call_are_by_all_threads_that_made_one() -> None:
     found = trace(uses=uses, latencies={POINT: {(20 << 3) | 0: 8}}, window_s=2.5)
     (row,) = join_trace(found, ServerReport()).statements
     assert (row.calls_count, row.unfinished_count, row.began_before_count) == (10, 1, 1)
-    assert (row.calls_hz, row.c0_s, row.c0_ms_per_call) == (pytest.approx(4.0), 0.24, pytest.approx(10.0))
+    assert (row.calls_hz, row.c0_s, row.c0_ms_per_call) == (pytest.approx(9 / 2.5), 0.24, pytest.approx(10.0))
     assert (row.wakeups_count, row.wakeups_per_call, row.page_faults_count) == (48, 4.0, 27)
     square = 13_000_000_000 * (2**SQUARED_NS_LOG / 1e6) ** 2 / 8
     assert square > 100

@@ -81,6 +81,8 @@ def test_law_of_rows(drawn: list[tuple[int, int, bool, bool, int, int]], schemas
             for (text, tid, *_), use in zip(drawn, found, strict=True)
             if (make_key(_TEXTS[text]), schemas[tid - 1]) == key and not use.began_before and not use.open_count
         ]
+        begun, ended = ((one.calls_count or 0) - edge for edge in (one.began_before_count, one.unfinished_count))
+        assert one.calls_hz == (None if begun == ended == 0 else pytest.approx((begun + ended) / 2 / 2.0))
         expected = sum(whole) / len(whole) / 1e6 if whole else None
         assert one.c0_ms_per_call == (None if expected is None else pytest.approx(expected))
 
