@@ -13,8 +13,6 @@ from typing import NamedTuple
 from powerprof.stacks.elf import PF_X, Elf
 
 _PAGE = 0x1000
-# More holes are generated code. A snapshot must stay fast.
-MOST_HOLES = 1000
 
 
 class FilePart(NamedTuple):

@@ -8,14 +8,14 @@ import os
 import re
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.stacks.copied_code import MOST_HOLES, FilePart, find_neighbours, find_origin
+from powerprof.stacks.copied_code import FilePart, find_neighbours, find_origin
 from powerprof.stacks.elf import Elf, code_vaddr, read_elf
 from powerprof.stacks.time_budget import Budget, BudgetMeter
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError, reason_of
@@ -23,7 +23,7 @@ from powerprof.system.files import read_fields, try_text
 from powerprof.system.foreign_data import loader
 from powerprof.system.paths import procfs
 from powerprof.system.process_stat import read_process_stat
-from powerprof.system.reader_child import MAX_MAPPINGS
+from powerprof.system.reader_child import MAX_MAPPINGS, MOST_HOLES
 from powerprof.system.reader_process import Opened, ReaderProcess, Unreadable, account_ids, link_of, shared
 from powerprof.system.tasks import process_folder
 
@@ -230,7 +230,13 @@ def snapshot(
         or _describe(mapping, headers.get(_make_file_key(mapping), _TOO_MANY))
         for mapping in mappings
     ]
-    described = _name_copies(described, text, lambda parts: _read_files(pid, parts[:MAX_FILES], budget, aside, seen))
+    known = {(mapping.start, mapping.end): mapping for mapping in unchanged.values()}
+    described = [
+        known.get((mapping.start, mapping.end), mapping) if _is_hole(mapping) else mapping for mapping in described
+    ]
+    described = _name_copies(
+        described, text, known, lambda parts: _read_files(pid, parts[:MAX_FILES], budget, aside, seen)
+    )
     vdso_at = next((mapping for mapping in described if mapping.path == "[vdso]"), None)
     if vdso_at and vdso:
         # The vdso is linked at 0 and mapped as a whole.
@@ -250,12 +256,25 @@ def snapshot(
     )
 
 
+def _is_hole(mapping: Mapping) -> bool:
+    """Return whether code has no file that explains it."""
+    return mapping.bias is None and not mapping.path.startswith("[")
+
+
 def _name_copies(
-    mappings: list[Mapping], text: str, read: Callable[[list[Mapping]], dict[tuple[str, int, str], _FileHeaders]]
+    mappings: list[Mapping],
+    text: str,
+    known: Collection[tuple[int, int]],
+    read: Callable[[list[Mapping]], dict[tuple[str, int, str], _FileHeaders]],
 ) -> list[Mapping]:
-    """Return the mappings, with the file of each copy of its code. `read` returns the headers of files."""
+    """Return the mappings, with the file of each copy of its code, except places of code that are `known`.
+
+    `read` returns the headers of files.
+    """
     holes = {
-        mapping.start: mapping for mapping in mappings if mapping.bias is None and not mapping.path.startswith("[")
+        mapping.start: mapping
+        for mapping in mappings
+        if _is_hole(mapping) and (mapping.start, mapping.end) not in known
     }
     if not 0 < len(holes) <= MOST_HOLES:
         return mappings

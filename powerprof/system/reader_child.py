@@ -30,6 +30,8 @@ MAX_THREADS = 20_000
 MAX_MAPS_BYTES = 16 << 20
 # Executable mappings of a process. Java has some thousand.
 MAX_MAPPINGS = 1 << 14
+# Code without a file that may be a copy of a file's code: more is generated code.
+MOST_HOLES = 1000
 MAX_VDSO_BYTES = 1 << 16
 _PAGE = 4096
 _ANSWER_S = 1.5
@@ -159,6 +161,8 @@ def _maps(base: Path) -> None:
     if len(places) > MAX_MAPPINGS:
         raise _Refused(TOO_MANY, "")
     holes = [at for at in places if _is_without_file(every[at])]
+    if len(holes) > MOST_HOLES:
+        holes = []
     near = {at + step for at in holes for step in (-1, 1) if 0 <= at + step < len(every)}
     lines = [every[at] for at in sorted({*places, *near})]
     _send(b"m" + b"\n".join(lines))

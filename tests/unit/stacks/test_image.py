@@ -137,7 +137,11 @@ def test_too_many_mappings_are_refused(monkeypatch):
 def test_unchanged_files_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = image.ElfCache()
     first = image.snapshot(os.getpid(), seen=seen)
-    monkeypatch.setattr(image, "read_elf", None)
+
+    def refuse(descriptor: int, path: str, meter: object) -> None:
+        raise DataError(path, "it was read before")
+
+    monkeypatch.setattr(image, "read_elf", refuse)
     assert image.snapshot(os.getpid(), seen=seen).mappings == first.mappings
     monkeypatch.setattr(ReaderProcess, "_mapped", None)
     assert image.snapshot(os.getpid(), before=first).mappings == first.mappings
