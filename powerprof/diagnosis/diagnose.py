@@ -211,7 +211,7 @@ def run(request: DiagnosisRequest, say: Callable[[str], None]) -> tuple[Diagnosi
         subject = _resolve_subject(request, stack, notes, say)
         inspection = inspect_server(subject, request.duration_s, say)
         evidence, attribution = inspection.evidence, inspection.attribution
-        if attribution is None and subject.connection is None:
+        if attribution is None and subject.connection is None and not evidence.is_stopped:
             refusal = inspection.refusal
             remedy = "run as root, or name an account with --defaults-file"
             raise CapabilityError(

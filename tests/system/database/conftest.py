@@ -88,8 +88,10 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[Room]:
 
 
 @pytest.fixture(autouse=True)
-def _cache(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(shared_cache))
+def _cache(request: pytest.FixtureRequest, shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fetched servers are in the account's own cache."""
+    if request.node.get_closest_marker("historical") is None:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(shared_cache))
 
 
 Script = Callable[..., subprocess.Popen[str]]
