@@ -26,7 +26,7 @@ from powerprof.system.tasks import has_ended
 
 LENGTH_S = 0.5
 # Late, because a loaded host wakes a thread late.
-TOLERANCE_S = 0.35
+TOLERANCE_S = 1.0
 _EXIT = {"x86_64": 60, "aarch64": 93}
 # The first thread ends, and the process lives on in another one; or it executes another program.
 _PROGRAM = f"""
@@ -107,7 +107,7 @@ def test_a_window_ends_with_its_target_and_lasts_as_long_as_it_lived(seed: int) 
         assert (passed.ended.how, passed.ended.pid) == (how, victim), what
         assert WORDS[how] in passed.ended.why and f"({victim})" in passed.ended.why, what
         # An exec takes some milliseconds of the program's own time.
-        assert at_s - 0.01 <= passed.ended.after_s <= at_s + TOLERANCE_S, what
+        assert at_s - 0.1 <= passed.ended.after_s <= at_s + TOLERANCE_S, what
         assert passed.window_s == pytest.approx(passed.ended.after_s, abs=0.1), what
         assert passed.interrupted is None, what
 
