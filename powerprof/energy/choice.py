@@ -147,6 +147,9 @@ def find_meter_flaw(open_meter: Callable[[], Meter]) -> tuple[str | None, bool]:
             flaw = reading.unsummed or (lost and f"{item.domain} {lost}")
             if flaw:
                 flaws.setdefault(item.scope, flaw)
+    # The packages' total includes their memory.
+    if "dram" in flaws:
+        flaws.setdefault("package", flaws["dram"])
     if any(item.scope in _WHOLE_SCOPES and item.scope not in flaws for item in outer):
         return None, True
     return next((flaws[item.scope] for item in outer if item.scope in flaws), None), True

@@ -14,7 +14,7 @@ from powerprof.model.text import join_words
 def find_flaws(source: str, domains: Sequence[tuple[str, Scope]], topology: Topology) -> dict[Scope, str]:
     """Return the reason per scope why a meter's domains (name, scope) are no recognised layout. Empty if they are one.
 
-    A set of packages without its dram, or the reverse, is judged as one tier: a flaw of either is of both.
+    Memory has its own flaws: the packages without it are complete, and only the sum of both is unknown.
     """
     by_scope: dict[Scope, list[str]] = {}
     for domain, scope in domains:
@@ -27,9 +27,6 @@ def find_flaws(source: str, domains: Sequence[tuple[str, Scope]], topology: Topo
         flaw = flaw or _check_count(source, scope, names, by_scope, topology)
         if flaw is not None:
             flaws[scope] = flaw
-    if "package" in flaws or "dram" in flaws:
-        flaws.setdefault("dram", flaws.get("package", ""))
-        flaws.setdefault("package", flaws["dram"])
     return flaws
 
 

@@ -97,8 +97,4 @@ def find_energy_flaws(source: str, energies: Sequence[DomainEnergy], topology: T
     names = [
         (name, item.scope) for item in outer for name in (item.domain, *(() if item.scope == "psys" else item.repeats))
     ]
-    flaws = {**find_flaws(source, names, topology), **flaws}
-    # Packages and their memory are one tier.
-    if "dram" in flaws and "package" not in flaws and any(item.scope == "package" for item in outer):
-        flaws["package"] = flaws["dram"]
-    return flaws
+    return {**find_flaws(source, names, topology), **flaws}

@@ -30,11 +30,23 @@ METER_ERROR = 0.05
 _SUPPLY_LOSS = 0.25
 
 
+class PackagesEnergy(msgspec.Struct, frozen=True, kw_only=True):
+    """The energy of all CPU packages without their memory, which has no figure. Less than the host's."""
+
+    source: str
+    domains: list[str]
+    joules: float
+    watts: float
+    low_watts: float | None = None
+    high_watts: float | None = None
+
+
 class Total(msgspec.Struct, frozen=True, kw_only=True):
     """The host's metered energy, and the summed domains.
 
     Attributes:
         reason: why joules and watts are unknown.
+        packages: the packages, if only their memory has no figure. In no sum, split or comparison.
     """
 
     source: str | None
@@ -45,6 +57,7 @@ class Total(msgspec.Struct, frozen=True, kw_only=True):
     low_watts: float | None = None
     high_watts: float | None = None
     reason: str | None = None
+    packages: PackagesEnergy | None = None
 
 
 class HostMeters(NamedTuple):
@@ -92,6 +105,27 @@ def host_energy(readings: Sequence[EnergyReading], meters: HostMeters | None = N
         low_watts=_sum_bounds(known, "low_watts") if has_range and not is_lost else None,
         high_watts=_sum_bounds(known, "high_watts") if has_range and not is_lost else None,
         reason=reason,
+        packages=_sum_packages(readings, meters) if is_lost else None,
+    )
+
+
+def _sum_packages(readings: Sequence[EnergyReading], meters: HostMeters) -> PackagesEnergy | None:
+    """Return the energy of the packages of a set with memory. None if a package has no figure, too."""
+    by_domain = dict(zip(meters.domains, _select_readings(readings, meters), strict=True))
+    packages = [domain for domain, r in by_domain.items() if r is not None and r.scope == "package"]
+    # A domain without a reading may be a package.
+    if not packages or len(packages) == len(by_domain) or None in by_domain.values():
+        return None
+    total = host_energy(readings, HostMeters(meters.source, tuple(packages), meters.kind))
+    if total.joules is None or total.watts is None:
+        return None
+    return PackagesEnergy(
+        source=meters.source,
+        domains=packages,
+        joules=total.joules,
+        watts=total.watts,
+        low_watts=total.low_watts,
+        high_watts=total.high_watts,
     )
 
 
@@ -128,7 +162,7 @@ def mean_host_energy(windows: Windows, meters: HostMeters | None) -> Total:
     totals = [host_energy(window, meters) for window in windows]
     known = [total for total in totals if total.joules is not None]
     if not known:
-        return totals[0] if totals else host_energy([])
+        return msgspec.structs.replace(totals[0], packages=None) if totals else host_energy([])
     lows = [total.low_watts for total in known if total.low_watts is not None]
     highs = [total.high_watts for total in known if total.high_watts is not None]
     return msgspec.structs.replace(
@@ -260,12 +294,15 @@ def _sum_watts(window: Sequence[EnergyReading], meters: HostMeters) -> float | N
 
 
 def _find_least_watts(window: Sequence[EnergyReading], meters: HostMeters) -> float | None:
-    """Return what the domains of a set draw at least: their sum, or the largest of a set with a flaw.
+    """Return what the domains of a set draw at least: their sum, that of the packages, or the largest domain.
 
     Domains of a set with a flaw may repeat one counter.
     """
     if _is_complete(window, meters):
         return _sum_watts(window, meters)
+    packages = _sum_packages(window, meters)
+    if packages is not None:
+        return packages.watts
     watts = [r.watts for r in _select_readings(window, meters) if r is not None and r.watts is not None]
     return max(watts, default=None)
 

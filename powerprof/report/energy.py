@@ -8,8 +8,9 @@ from functools import partial
 
 from powerprof.energy.model import WIDE
 from powerprof.energy.models_file import PowerModel
-from powerprof.energy.total import EnergyResult
+from powerprof.energy.total import EnergyResult, Total
 from powerprof.model.records import EnergyReading
+from powerprof.model.text import join_words
 from powerprof.report.document import Document, Part, Section, Sentence, Shown, View
 from powerprof.report.layouts import fit_rows
 from powerprof.report.table import Cell, Line, Places, Table, TableRow, Words, figure_columns, word_columns
@@ -81,7 +82,7 @@ def answer_of(result: EnergyResult) -> str:
     total = result.total
     window = "" if result.window_s is None else f" over {result.window_s:.1f} s"
     if total.reason is not None:
-        return f"The total is unknown{window}."
+        return f"The total is unknown{window}{_packages_of(total)}."
     if total.watts is None:
         bounds = next((r for r in result.meters if r.low_watts is not None and r.high_watts is not None), None)
         if bounds is None or bounds.low_watts is None or bounds.high_watts is None:
@@ -98,12 +99,30 @@ def answer_of(result: EnergyResult) -> str:
     return answer + "."
 
 
+def _packages_of(total: Total) -> str:
+    """Return the packages' watts if only their memory has no figure. They are never the host's."""
+    packages = total.packages
+    if packages is None:
+        return ""
+    watts = f"{_figure(packages.watts)} W"
+    if packages.low_watts is not None and packages.high_watts is not None:
+        watts += f", between {_figure(packages.low_watts)} and {_figure(packages.high_watts)} W"
+    verb = "draws" if len(packages.domains) == 1 else "draw"
+    return f"; without memory, {join_words(packages.domains)} by {packages.source} {verb} {watts}"
+
+
 def _remedy(result: EnergyResult) -> str:
     """Return how to name the machine's own meter if the total is unknown. Recordings have no choice of meters."""
     if result.total.reason is None:
         return ""
     if not any(str(note).startswith("energy source: ") for note in result.notes):
         return "Each meter has its own figure below. Read only the recording of the machine's own meter."
+    packages = result.total.packages
+    if packages is not None:
+        return (
+            "Each meter has its own figure below. If this CPU needs no memory in the total, name the packages: "
+            f"--meter {packages.source}:{'+'.join(packages.domains)}. --meter model estimates the total."
+        )
     source = result.total.source or (result.meters[0].source if result.meters else "NAME")
     return (
         "Each meter has its own figure below. If you know which of them measure the machine, name them: "

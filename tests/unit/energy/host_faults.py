@@ -87,3 +87,18 @@ def break_channel(host: Host, draw: Random) -> bool:
     if host.demand == "figure":
         host.demand = "either"
     return True
+
+
+def break_memory(host: Host, draw: Random) -> bool:
+    """Break the counter of one memory zone. Return False if the host has no such zone."""
+    zones = sorted(
+        path.removesuffix("/name")
+        for path, signal in host.files.items()
+        if re.fullmatch(r"class/powercap/.*/name", path) and (signal(0.0) or "").endswith("dram")
+    )
+    if not zones:
+        return False
+    zone, fault = draw.choice(zones), draw.choice((_hide, _hide_for_a_while, _remove, _add, _leave_out, _freeze))
+    host.name += f" (memory {zone.removeprefix('class/')} {fault(host, draw, f'{zone}/energy_uj')})"
+    host.demand = "either"
+    return True

@@ -181,7 +181,7 @@ class _Files:
                 path.parent.rmdir()
 
 
-Word = Literal["right", "part", "unknown", "wrong", "silent"]
+Word = Literal["right", "part", "packages", "unknown", "wrong", "silent"]
 
 
 @dataclass(frozen=True)
@@ -189,8 +189,9 @@ class Verdict:
     """The judgement of one meter's total.
 
     Attributes:
-        word: `part`: a labelled part of the host, with its right figure. `wrong`: a figure that is off, or none where
-            one is demanded. `silent`: no figure and no reason.
+        word: `part`: a labelled part of the host, with its right figure. `packages`: no total, and the right figure of
+            the packages. `wrong`: a figure that is off, or none where one is demanded. `silent`: no figure and no
+            reason.
     """
 
     word: Word
@@ -238,8 +239,13 @@ def judge_host(host: Host, folder: Path, monkeypatch: pytest.MonkeyPatch) -> lis
 
 def _judge(host: Host, choice: str, readings: Sequence[EnergyReading], notes: Sequence[str]) -> Verdict:
     total = host_energy(readings)
+    is_demanded = host.demand == "figure" and choice == "auto"
+    packages = total.packages
+    if packages is not None:
+        right = host.truth.get("package", math.inf)
+        is_wrong = is_demanded or total.watts is not None or abs(packages.watts - right) > _TOLERANCE * right
+        return Verdict("wrong" if is_wrong else "packages", choice, packages.watts, tuple(packages.domains))
     if total.watts is None:
-        is_demanded = host.demand == "figure" and choice == "auto"
         word: Word = "wrong" if is_demanded else "unknown" if any(notes) else "silent"
         return Verdict(word, choice, None, tuple(total.domains), "; ".join(notes))
     summed = [r for r in readings if r.source == total.source and r.domain in total.domains]

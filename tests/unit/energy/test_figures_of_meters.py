@@ -465,7 +465,7 @@ def test_the_cores_of_two_sockets_are_in_no_single_one() -> None:
     ],
 )
 def test_packages_and_dies_of_the_topology(names: list[str], topology: Topology, flaw: str | None) -> None:
-    expected = {} if flaw is None else {"package": flaw, "dram": flaw}
+    expected = {} if flaw is None else {"package": flaw}
     assert find_flaws("rapl", [(name, "package") for name in names], topology) == expected
 
 

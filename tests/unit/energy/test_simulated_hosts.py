@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from tests.unit.energy.host_faults import break_channel
+from tests.unit.energy.host_faults import break_channel, break_memory
 from tests.unit.energy.host_table import list_families, read_hosts
 from tests.unit.energy.simulated_host import Host, Verdict, judge_host
 
@@ -41,3 +41,18 @@ def test_no_total_of_a_family_is_wrong(
                 if verdict.word in ("wrong", "silent"):
                     wrong.append(_describe(host, verdict))
     assert not wrong, "\n".join(wrong)
+
+
+def test_broken_memory_leaves_the_packages_and_no_smaller_total(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RAPL has no total, or the right one if its memory counts in none of the windows; the packages are right."""
+    draw, words, wrong = Random("memory 1"), [], []
+    hosts = [h for _ in range(3) for family in list_families() for h in read_hosts(family) if "dram" in h.truth]
+    for number, host in enumerate(h for h in hosts if h.is_steady() and break_memory(h, draw)):
+        with monkeypatch.context() as patch:
+            for verdict in judge_host(host, tmp_path / str(number), patch):
+                words += [verdict.word] if verdict.meter == "rapl" else []
+                wrong += [_describe(host, verdict)] if verdict.word in ("wrong", "silent") else []
+    assert not wrong, "\n".join(wrong)
+    assert words.count("packages") > 0.5 * len(words), words

@@ -18,6 +18,7 @@ from powerprof.energy.layouts import rapl_scope
 from powerprof.energy.mirrors import compare_counters
 from powerprof.energy.request import EnergyRequest
 from powerprof.energy.total import (
+    EnergyResult,
     HostMeters,
     fill_containers,
     host_energy,
@@ -32,6 +33,7 @@ from powerprof.experiment.phases import split_phase_energy
 from powerprof.measure.counters import CounterSample
 from powerprof.model.records import EnergyReading, IdleRun, Scope, ToolCost, Window
 from powerprof.report import idle as idle_report
+from powerprof.report.energy import answer_of
 from tests.unit.experiment import builders
 
 WINDOW_S = 2.0
@@ -308,6 +310,27 @@ def test_one_lost_package_leaves_no_sum(lost: str) -> None:
     total = host_energy(readings)
     assert (total.joules, total.watts, total.low_watts, total.high_watts) == (None, None, None, None)
     assert total.reason == f"{lost} by rapl has no figure"
+
+
+def test_packages_without_their_memory_are_no_total() -> None:
+    memory = [bounded("dram-0", 9.0, scope="dram"), bounded("dram-1", None, scope="dram", dropped_samples_count=3)]
+    total = host_energy([*ODD, *memory])
+    assert (total.joules, total.watts, total.reason) == (None, None, "dram-1 by rapl has no figure")
+    assert total.packages is not None
+    assert (total.packages.joules, total.packages.watts) == (pytest.approx(4 * 164.75), pytest.approx(164.75))
+    assert (total.packages.low_watts, total.packages.high_watts) == (pytest.approx(153.0), pytest.approx(186.5))
+    result = EnergyResult(started_at="", energy_source=None, window_s=4.0, meters=[*ODD, *memory], total=total)
+    assert answer_of(result) == (
+        "The total is unknown over 4.0 s; without memory, package-0, package-1 and package-2 by rapl draw 164.8 W, "
+        "between 153.0 and 186.5 W."
+    )
+    # A psys below the packages is refuted without their memory, too.
+    low_psys = bounded("psys", 150.0, scope="psys")
+    assert host_energy([*ODD, *memory, low_psys]).watts is None
+    assert host_energy([*ODD, *memory, replace(low_psys, watts=170.0, joules=680.0)]).watts == 170.0
+    lost = [replace(r, joules=None, watts=None) if r.domain == "package-1" else r for r in ODD]
+    assert host_energy([*lost, *memory]).packages is None
+    assert host_energy([*ODD, memory[0]]).packages is None
 
 
 def test_the_mean_of_windows_has_the_means_of_its_bounds() -> None:
