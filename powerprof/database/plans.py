@@ -45,7 +45,7 @@ def explain(login: Login, statement: str, schema: str | None) -> list[ExplainedS
         _limit_session(connection)
         number = sql.parse_count(sql.fetch_scalar(connection, "SELECT CONNECTION_ID()"))
         try:
-            return [_parse_step(row) for row in sql.fetch_records(connection, f"EXPLAIN {statement}")[:_MAX_STEPS]]
+            return [_parse_step(row) for row in sql.fetch_records(connection, sql.EXPLAIN + statement)[:_MAX_STEPS]]
         except StatementError as error:
             if error.number in _CLIENT_ERRORS and number is not None:
                 _kill_statement(login, number)
@@ -62,13 +62,12 @@ def _limit_session(connection: Sql) -> None:
     """Limit a session as far as the server's release can.
 
     It may write nothing, not even to tables that everyone may write (MySQL 5.6, MariaDB 10.0), and a statement takes at
-    most 3 s. Plans are rows where the default is a tree (MySQL 9.7).
+    most 3 s.
     """
     for statement in (
         "SET SESSION TRANSACTION READ ONLY",
         "SET SESSION max_statement_time = 3",
         "SET SESSION max_execution_time = 3000",
-        "SET SESSION explain_format = 'TRADITIONAL'",
     ):
         try:
             sql.execute(connection, statement)

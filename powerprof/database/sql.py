@@ -53,6 +53,8 @@ _COUNTED = (
     *("Com_commit", "Com_stmt_prepare", "Com_stmt_execute", "Com_stmt_close"),
     *ROWS,
 )
+# One row per table. Since 9.7 MySQL answers a plain EXPLAIN with one text; before 5.6 it has no formats.
+EXPLAIN = "EXPLAIN /*!50600 FORMAT=TRADITIONAL */ "
 # All names and operators of PostgreSQL are qualified. Otherwise the session's search_path could choose other objects.
 _DATABASE = "SELECT 1 FROM pg_catalog.pg_database d WHERE d.datname OPERATOR(pg_catalog.=) '{}'"
 _MARKED = f"SELECT 1 FROM pg_catalog.pg_tables t WHERE t.tablename OPERATOR(pg_catalog.=) '{OWN_TABLE}'"  # noqa: S608
@@ -302,7 +304,7 @@ class _MySqlDialect:
             execute(connection, f"DROP DATABASE `{schema}`")
 
     def explain(self, connection: Sql, statement: str) -> list[dict[str, Any]]:
-        rows = fetch_records(connection, "EXPLAIN " + statement)
+        rows = fetch_records(connection, EXPLAIN + statement)
         return [{name.lower(): value for name, value in row.items()} for row in rows]
 
     def read_counters(self, connection: Sql) -> dict[str, int]:

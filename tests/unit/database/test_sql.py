@@ -191,7 +191,7 @@ def test_an_unreadable_plan_is_refused(text: str | None) -> None:
 
 
 def test_a_plan_of_mysql_has_lower_case_names() -> None:
-    answers = Answers({"EXPLAIN SELECT": [{"TABLE": "city", "type": "ALL", "ROWS": 5}]})
+    answers = Answers({"EXPLAIN /*!50600 FORMAT=TRADITIONAL */ SELECT": [{"TABLE": "city", "type": "ALL", "ROWS": 5}]})
     assert sql.dialect_of(answers).explain(answers, "SELECT 1") == [{"table": "city", "type": "ALL", "rows": 5}]
 
 
