@@ -118,6 +118,7 @@ class Outcome(msgspec.Struct):
         run: The id of the saved run.
         hint: Where the result is, for errors: the saved run, or the command that continues the measurement.
         measuring: The failure that ended the measurement, or that of saving it.
+        files: The files of the result, for the command that writes them from the saved run.
         writing: The first file that could not be written.
         showing: The reason why the report could not be printed.
     """
@@ -125,6 +126,7 @@ class Outcome(msgspec.Struct):
     run: str | None = None
     runs_dir: Path | None = None
     hint: str | None = None
+    files: Outputs = ()
     measuring: PowerprofError | None = None
     writing: PowerprofError | None = None
     showing: PowerprofError | None = None
@@ -133,7 +135,9 @@ class Outcome(msgspec.Struct):
         """Raise the most important error of the steps, with the saved run in its hint."""
         if self.writing is not None and self.run is not None:
             place = [] if self.runs_dir is None else ["--runs-dir", str(self.runs_dir)]
-            self.writing.hint = f"the run is saved; write it again: {command_line('{} report {}', place, self.run)}"
+            outputs = [word for file in self.files if file.target != "-" for word in file.typed.split(" ", 1)]
+            again = command_line("{} report {} {}", place, self.run, outputs)
+            self.writing.hint = f"the run is saved; write it again: {again}"
         error = self.measuring or self.writing or self.showing
         if error is not None:
             raise error
@@ -209,7 +213,8 @@ def _save(record: R, command: str, saving: Saving, raw: dict[str, bytes] | None)
             record = RunStore(saving.runs_dir).save(command, record, raw, about)
         except PowerprofError as not_saved:
             error = not_saved
-    return record, Outcome(run=getattr(record, "id", None), runs_dir=saving.runs_dir, measuring=error)
+    run = getattr(record, "id", None)
+    return record, Outcome(run=run, runs_dir=saving.runs_dir, files=saving.files, measuring=error)
 
 
 def _release_signals(hint: str | None) -> Interrupted:

@@ -183,7 +183,9 @@ def test_a_result_is_shown_saved_and_written(
     else:
         with pytest.raises(PowerprofError, match=re.escape(error.format(tmp_path))) as caught:
             deliver(_IDLE_RUN, "idle", places)
+        again = f"report idle-0001 {' '.join(each.typed for each in files)}"
         assert ("the run is saved; write it again: " in (caught.value.hint or "")) == (not places.no_save)
+        assert (caught.value.hint or "").endswith(again) == (not places.no_save)
     printed = capfdbinary.readouterr().out.decode()
     begins = {"": "", "report": _ANSWER, "json": '{\n "schema": "powerprof.run/1"', "html": "<!doctype html>"}[shown]
     assert printed.startswith(begins) and bool(printed) == bool(shown)

@@ -39,7 +39,7 @@ def _rendered(node: ast.expr) -> str:
     if isinstance(node, ast.List | ast.Tuple):
         return " ".join(map(_rendered, node.elts))
     # Lists of words that are known only when the command is printed.
-    return "" if ast.unparse(node) in ("place", "folder", "names", "candidate.options") else _VALUE
+    return "" if ast.unparse(node) in ("place", "outputs", "folder", "names", "candidate.options") else _VALUE
 
 
 def _words(call: ast.Call) -> str:
