@@ -38,7 +38,7 @@ class Note(msgspec.Struct, frozen=True):
     """A fact about a record for its reader, by name and figures. Reports word it before it is saved as a sentence."""
 
     name: str
-    values: dict[str, float | str] = {}
+    values: dict[str, int | float | str] = {}
 
     def __hash__(self) -> int:
         return hash((self.name, *self.values.items()))
