@@ -293,6 +293,8 @@ def _tool_line(record: Queries) -> str:
     )
     share = 100.0 * cost.probes_ms / 1e3 / record.server_c0_s if record.server_c0_s else None
     server = "" if share is None else f" and {text.number(share, 2)} % of the server's CPU time"
+    if share is not None and share > 100.0:
+        server = ", more than the server itself used"
     if calls == 0:
         server = "; the server executed no statements"
     is_expensive = record.method == "probes" and share is not None and share > EXPENSIVE_PERCENT

@@ -67,6 +67,17 @@ def test_a_dear_trace_names_the_cheaper_way() -> None:
     assert "Cheaper, with intervals: --method samples." in text
 
 
+def test_a_trace_that_costs_more_than_its_server_has_no_share_of_it() -> None:
+    cost = TracingCost(probes_ms=15.0, percent=0.25, per_call_us=None)
+    for used_s, words in (
+        (0.1, "host and 15.00 % of the server's CPU time"),
+        (2e-5, "host, more than the server itself"),
+    ):
+        measured = msgspec.structs.replace(record(), tracing=cost, server_c0_s=used_s)
+        printed = " ".join(" ".join(lines_of(measured)).split())
+        assert f"Tracing cost 15 ms of CPU time, 0.25 % of this {words}" in printed
+
+
 def test_shares_by_samples_have_their_intervals_instead_of_what_samples_do_not_know() -> None:
     plain = record()
     first = msgspec.structs.replace(plain.statements[0], low_percent=38.2, high_percent=42.9, wakeups_per_call=None)
