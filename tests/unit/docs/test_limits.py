@@ -11,7 +11,11 @@ from powerprof.cure import candidates, judge, replicas
 from powerprof.database import preparation
 from powerprof.diagnosis import (
     collect,
+    consumers,
+    cpu_times,
     process_starts,
+    rules_clients,
+    rules_connections,
     rules_logins,
     rules_processes,
     rules_replication,
@@ -41,9 +45,12 @@ from powerprof.tracing import (
     statement_tables,
     statements,
 )
+from tests.conftest import REPOSITORY
 from tests.unit.docs.test_statements import DOCS, _flat
 from tools.pages.cli import commands
 
+_OBJECTS = [file.stat().st_size for file in (REPOSITORY / "probes/compiled").iterdir()]
+_PARTS = {3.0: "third", 4.0: "quarter", 5.0: "fifth"}
 _WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
@@ -92,6 +99,28 @@ PHRASES = [
     ("reference/diagnose.md", f"the last {collect._LOG_END_BYTES >> 10} KiB of the error log"),
     ("reference/diagnose.md", f"in {collect._LOG_SPAN_S / 60:g} minutes, one of them in the last two"
      if rules_logins._RECENT_S == 120 else ""),
+    ("reference/diagnose.md", f"{_word(rules_logins._MIN_FAILURES)} or more refused logins of a replication account"),
+    ("reference/diagnose.md", f"failed logins {rules_logins._FAILED_LOGINS_HZ:g} times/s or more; or "
+     f"{rules_connections._CONNECTS_HZ:g} connections/s or more with at most "
+     f"{_word(rules_connections._FEW_STATEMENTS)} statements each ({_word(rules_connections._MOST_STATEMENTS)} if they "
+     f"use {consumers.MAIN_PERCENT:g} % of a CPU)"),
+    ("reference/diagnose.md", f"`Threads_connected` rises {rules_connections._LEAKED_HZ:g} times/s or more, and the "
+     f"new connections, {_word(rules_connections._MIN_LEAKED)} or more"),
+    ("reference/diagnose.md", "four of five new processes of clients stay"
+     if rules_connections._MIN_LASTING == 0.8 else ""),
+    ("reference/diagnose.md", f"uses a {_PARTS[100 / cpu_times._NEIGHBOUR_PERCENT]} of a CPU or more"),
+    ("reference/diagnose.md", f"transactions that are idle for {server_queries._LEAST_OPEN_S} s or more"),
+    ("reference/diagnose.md", f"use {100 * statement_window._COSTLY_SHARE:g} % of the server's CPU time and "
+     f"{statement_window._COSTLY_PERCENT:g} % of a CPU, or wake it {rules_clients._WOKEN_HZ:g} times/s or more"),
+    ("reference/diagnose.md", f"half of all calls or more, {rules_clients._WOKEN_HZ:g} times/s or more"
+     if rules_clients._MIN_SHARE == 0.5 else ""),
+    ("reference/diagnose.md", f"repeated or with {rules_clients._RARE_PERCENT:g} % of a CPU. PostgreSQL: a "
+     f"{_PARTS[100 / rules_clients._SCAN_PERCENT]} of the statement's CPU time"),
+    ("reference/diagnose.md", "recurring events start once in two seconds or more often"
+     if rules_threads._EVENTS_HZ == 0.5 else ""),
+    ("reference/diagnose.md", f"Clients that connect {rules_processes._CLIENTS_HZ:g} times/s or more are a note"),
+    ("reference/diagnose.md", f"half of the server's CPU time or more, and {consumers.MAIN_PERCENT:g} % of a CPU"
+     if consumers.MAIN_SHARE == 0.5 else ""),
     ("reference/diagnose.md", f"the relay log changes {rules_replication._EVICTED_HZ} times/s or more"),
     ("reference/diagnose.md", f"the same GTID {_word(rules_replication._MIN_ROUNDS)} times, or a statement of an "
      f"unknown server {_word(rules_replication._MIN_SAME_TEXT)} times"),
@@ -117,6 +146,9 @@ PHRASES = [
     ("reference/metrics.md", "for ten minutes" if live_statements._RETRY_S == 600 else ""),
     ("how-to/prometheus.md", f"(at most {recent_profiles._KEPT_S:g} s and {recent_profiles._MOST_STACKS:,} stacks)"),
     ("how-to/prometheus.md", "once a minute" if servers.ASK_EVERY_S == 60 else ""),
+    ("dev/reports.md", f"have a place by cost, which halves every {metrics._HALF_LIFE_S:g} s"),
+    ("dev/tracing.md", f"{len(_OBJECTS)} objects of {sum(_OBJECTS) / 1000:.0f} kB in place of"),
+    ("../CHANGELOG.md", f"{len(_OBJECTS)} compiled objects of {sum(_OBJECTS) / 1000:.0f} kB are carried"),
     ("dev/reports.md", f"A server without an answer after {servers._TIMEOUT_S:g} s is down"),
     ("dev/reports.md", f"names cut at {html_text.NAME_LIMIT} characters"),
     ("dev/security.md", f"{metrics_server._MAX_WAITING} waiting connections"),

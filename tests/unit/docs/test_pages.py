@@ -178,3 +178,19 @@ def test_make_demo_installs_the_load_of_the_readme() -> None:
     assert "powerprof compare index no-index" in (REPOSITORY / "README.md").read_text(encoding="utf-8")
     packages = (REPOSITORY / ".ci/packages").read_text(encoding="utf-8")
     assert re.search(r"^demo +sysbench ", packages, re.MULTILINE)
+
+
+def test_no_text_has_the_marks_of_an_unfinished_merge() -> None:
+    texts = [path for suffix in ("md", "py", "toml", "c", "h", "yml") for path in tracked(suffix)]
+    mark = re.compile(r"^(?:<{7}|>{7}) |^={7}$", re.MULTILINE)
+    assert len(texts) > 500
+    assert [name_of(path) for path in texts if mark.search(path.read_text("utf-8"))] == []
+
+
+def tracked(suffix: str) -> list[Path]:
+    """Return the files with a suffix in the folders of the repository."""
+    folders = ("docs", "monitoring", "packaging", "powerprof", "probes", "tests", "tools", "workloads")
+    return [
+        *REPOSITORY.glob(f"*.{suffix}"),
+        *(path for each in folders for path in (REPOSITORY / each).rglob(f"*.{suffix}")),
+    ]
