@@ -7,7 +7,7 @@ A part is the answer of a diagnosis if it has most of the server's CPU time and 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -73,11 +73,11 @@ def find_largest_consumer(evidence: Evidence) -> Consumer | None:
     the work may have ended in between.
     """
     in_window = [*_list_statements(evidence), *_list_roles(evidence), *_list_connecting(evidence)]
-    largest = _find_largest(in_window)
-    for consumer in (largest, _find_account(evidence), _find_largest(_list_threads(evidence))):
+    largest, of_threads = _find_largest(in_window), _find_largest(_list_threads(evidence))
+    for consumer in (largest, _find_account(evidence), of_threads):
         if consumer is not None and consumer.is_main:
             return consumer
-    return largest or _find_largest(_list_threads(evidence))
+    return largest or of_threads
 
 
 def _find_largest(consumers: Iterable[Consumer]) -> Consumer | None:
@@ -174,14 +174,14 @@ def _name_ended(evidence: Evidence, percent: float, whole_percent: float) -> Con
     )
 
 
-def compute_connecting_percent(window: StatementWindow) -> float:
+def _compute_connecting_percent(window: StatementWindow) -> float:
     """Return the CPU use of opening and closing connections."""
     return window.connecting_percent + sum(use.percent for use in window.statements if use.text == _CLOSING)
 
 
 def _list_connecting(evidence: Evidence) -> list[Consumer]:
     window = evidence.statement_window
-    percent = 0.0 if window is None else compute_connecting_percent(window)
+    percent = 0.0 if window is None else _compute_connecting_percent(window)
     if window is None or percent <= 0:
         return []
     name, account = "opening and closing connections", find_newcomer(evidence)
@@ -191,17 +191,15 @@ def _list_connecting(evidence: Evidence) -> list[Consumer]:
 def _find_account(evidence: Evidence) -> Consumer | None:
     """Return the account with the most CPU time, if there are several."""
     window = evidence.statement_window
-    used: Counter[str] = Counter()
+    used: dict[str, float] = defaultdict(float)
     for use in [] if window is None else window.statements:
-        used[use.account or ""] += round(1000 * use.percent)
+        used[use.account or ""] += use.percent
     if window is None or len(used) < 2:
         return None
-    account, thousandths = used.most_common(1)[0]
+    account = max(used, key=lambda name: used[name])
     if not account:
         return None
-    return Consumer(
-        kind="account", name=account, percent=thousandths / 1000, whole_percent=window.percent, account=account
-    )
+    return Consumer(kind="account", name=account, percent=used[account], whole_percent=window.percent, account=account)
 
 
 def is_client_name(name: str) -> bool:

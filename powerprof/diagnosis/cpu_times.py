@@ -16,7 +16,7 @@ from powerprof.system.foreign_text import whole
 from powerprof.system.paths import procfs
 from powerprof.system.process_stat import read_process_stat
 from powerprof.system.processes import list_pids, name_of
-from powerprof.system.server_roles import parse_client, parse_state, read_titles
+from powerprof.system.server_roles import parse_account, parse_state, read_titles
 from powerprof.system.tasks import list_threads, look_up
 
 _MOST_THREADS = 16
@@ -85,7 +85,7 @@ def add_titles(shares: CpuShares) -> CpuShares:
     """Return the CPU use with the accounts of PostgreSQL's processes, from their titles."""
     titles = read_titles(thread.tid for thread in shares.threads_cpu)
     threads = [
-        msgspec.structs.replace(thread, account=_parse_account(titles.get(thread.tid, "")))
+        msgspec.structs.replace(thread, account=parse_account(titles.get(thread.tid, "")))
         for thread in shares.threads_cpu
     ]
     return msgspec.structs.replace(shares, threads_cpu=threads)
@@ -120,15 +120,10 @@ class WaitingTransactions:
 def _read_waiting(pids: Iterable[int]) -> dict[int, tuple[str, int]]:
     waiting = {}
     for pid, title in read_titles(pids).items():
-        account, cpu_ns = _parse_account(title), process_cpu_ns(pid)
+        account, cpu_ns = parse_account(title), process_cpu_ns(pid)
         if account is not None and cpu_ns is not None and parse_state(title).startswith("idle in transaction"):
             waiting[pid] = (account, cpu_ns)
     return waiting
-
-
-def _parse_account(title: str) -> str | None:
-    client = parse_client(title)
-    return None if client is None else f"{client[0]}@{client[1] or 'localhost'}"
 
 
 class OtherProcesses:

@@ -16,7 +16,7 @@ from powerprof.diagnosis.evidence import ProcessStarts, StartsWatch, Subscriptio
 from powerprof.measure.procfs import list_children
 from powerprof.system.errors import PowerprofError
 from powerprof.system.foreign_text import printable
-from powerprof.system.server_roles import parse_client, parse_part, read_roles, read_titles
+from powerprof.system.server_roles import parse_account, parse_part, read_roles, read_titles
 
 WATCH_S = 2.0
 """Seconds for which the started processes are watched."""
@@ -50,10 +50,11 @@ def watch_starts(pid: int, span_s: float = WATCH_S) -> StartsWatch:
         titles |= read_titles(unnamed)
         time.sleep(min(_MOST_S, max(_LOOK_S, (time.monotonic() - look_s) * (1 / _MAX_SHARE - 1))))
         look_s = time.monotonic()
-    clients = [client for title in titles.values() if (client := parse_client(title or "")) is not None]
-    most = next((f"{user}@{host or 'localhost'}" for (user, host), _ in Counter(clients).most_common(1)), None)
-    backends = [child for child, title in titles.items() if parse_client(title or "") is not None]
-    lasting = set(backends) & set(list_children(pid))
+    accounts = {
+        child: account for child, title in titles.items() if (account := parse_account(title or "")) is not None
+    }
+    most = next((account for account, _ in Counter(accounts.values()).most_common(1)), None)
+    lasting = set(accounts) & set(list_children(pid))
     times_s = [started_s[child] for child in lasting]
     starts = [
         replace(one, lasting_count=len(lasting), lasting_spread_s=max(times_s, default=0.0) - min(times_s, default=0.0))

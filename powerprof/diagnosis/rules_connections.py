@@ -59,7 +59,7 @@ def _find_leaked_processes(evidence: Evidence) -> list[Finding]:
 
 def _find_leaked_threads(evidence: Evidence) -> list[Finding]:
     """Find them by the counters and the process list of MariaDB and MySQL."""
-    opened_hz = _compute_opened_hz(evidence)
+    opened_hz = evidence.rate_hz("Threads_connected")
     known = {client.id for client in evidence.clients_before}
     new = [client for client in evidence.clients_after if client.id not in known and client.user not in _NOT_CLIENTS]
     ages_s = sorted(client.time_s for client in new if client.command == "Sleep" and client.time_s is not None)
@@ -89,18 +89,12 @@ def _find_leaked_threads(evidence: Evidence) -> list[Finding]:
     ]
 
 
-def _compute_opened_hz(evidence: Evidence) -> float:
-    """Return how many connections per second are opened and stay open."""
-    before, after = (status.get("Threads_connected") for status in (evidence.status_before, evidence.status_after))
-    return 0.0 if before is None or after is None or evidence.window_s <= 0 else (after - before) / evidence.window_s
-
-
 def _describe_setting(evidence: Evidence, name: str, unit: str) -> str:
     value = evidence.variables.get(name)
     return "" if value is None else f" (it is {value}{unit})"
 
 
-def compute_connecting_percent(evidence: Evidence, made_hz: float) -> float | None:
+def compute_short_percent(evidence: Evidence, made_hz: float) -> float | None:
     """Return the CPU use of connections that send few statements: opening, closing, and the statements of each.
 
     None without a window of statements.
@@ -116,9 +110,9 @@ def find_short_connections(evidence: Evidence) -> list[Finding]:
     """Find clients that connect repeatedly and send few statements, unless the statements are the cost."""
     failed_hz = evidence.rate_hz("Aborted_connects")
     # Connections that stay open are another finding.
-    stay_hz = max(0.0, _compute_opened_hz(evidence))
+    stay_hz = evidence.rate_hz("Threads_connected")
     made_hz = evidence.rate_hz("Connections") - compute_source_churn_hz(evidence) - failed_hz - stay_hz
-    percent = compute_connecting_percent(evidence, made_hz)
+    percent = compute_short_percent(evidence, made_hz)
     uses = [use for use in select_uses(evidence) if not use.text.startswith("(COM_")]
     is_by_statement = bool(
         uses and percent and uses[0].percent >= MAIN_SHARE * percent and is_costly(percent, evidence)

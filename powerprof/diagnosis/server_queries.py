@@ -152,7 +152,7 @@ def list_own_statements() -> tuple[str, ...]:
         _EVENTS,
         _OPEN_TRANSACTIONS,
     )
-    return (*map(_list_processes, _EXTRA_COLUMNS), _list_counters(), _list_variables(), *last, _OPEN_TRANSACTIONS)
+    return (*map(_list_processes, _EXTRA_COLUMNS), _list_counters(), _list_variables(), *last)
 
 
 # A look holds one of these advisory locks, by which other instances recognise its connection. No list of a server

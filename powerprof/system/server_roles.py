@@ -39,18 +39,22 @@ def parse_client(title: str) -> tuple[str, str | None] | None:
 
     None if it is not a client's process. The host is None for local connections.
     """
-    match = _TITLE.match(" ".join(title.split()))
-    client = None if match is None or _HELPERS.match(match[1]) else _CLIENT.match(match[1])
+    client = _match_client(_read_part(title))
     if client is None:
         return None
     host = client[3]
     return printable(client[1])[:_MAX_NAME], printable(host)[:_MAX_NAME] if host else None
 
 
+def parse_account(title: str) -> str | None:
+    """Return `user@host` of a client's process from its title; None if it is not a client's process."""
+    client = parse_client(title)
+    return None if client is None else f"{client[0]}@{client[1] or 'localhost'}"
+
+
 def parse_state(title: str) -> str:
     """Return the last part of the title of a client's process: `SELECT`, `idle in transaction`; empty for others."""
-    match = _TITLE.match(" ".join(title.split()))
-    client = None if match is None or _HELPERS.match(match[1]) else _CLIENT.match(match[1])
+    client = _match_client(_read_part(title))
     return "" if client is None else client[4] or ""
 
 
@@ -61,14 +65,20 @@ def parse_database(name: str) -> str | None:
 
 def parse_part(title: str) -> str | None:
     """Return the role in a title; for a client's process the database, without account and statement."""
-    match = _TITLE.match(" ".join(title.split()))
-    if not match:
-        return None
-    part = match[1]
-    helper = _HELPERS.match(part)
-    client = None if helper else _CLIENT.match(part)
+    part = _read_part(title)
+    client = _match_client(part)
     name = f"{_BACKEND}{client[2]}" if client else re.sub(r" (for PID|waiting|recovering|streaming) .*$", "", part)
     return printable(name)[:_MAX_NAME] or None
+
+
+def _read_part(title: str) -> str:
+    """Return a title without the product and the cluster; empty for the command lines of other programs."""
+    match = _TITLE.match(" ".join(title.split()))
+    return "" if match is None else match[1]
+
+
+def _match_client(part: str) -> re.Match[str] | None:
+    return None if _HELPERS.match(part) else _CLIENT.match(part)
 
 
 def _read_command_line(pid: int) -> str | None:
