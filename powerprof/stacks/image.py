@@ -59,6 +59,7 @@ _MOST_ELVES = 2000
 _LINE = re.compile(
     r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) ([0-9]{1,20})(?: +(.*))?", re.DOTALL
 )
+LineKey = tuple[int, int, int, str, str, int]
 _DELETED = " (deleted)"
 
 
@@ -230,12 +231,12 @@ def snapshot(
         or _describe(mapping, headers.get(_make_file_key(mapping), _TOO_MANY))
         for mapping in mappings
     ]
-    known = {(mapping.start, mapping.end): mapping for mapping in unchanged.values()}
+    copies = {(mapping.start, mapping.end): mapping for mapping in unchanged.values() if mapping.is_copy}
     described = [
-        known.get((mapping.start, mapping.end), mapping) if _is_hole(mapping) else mapping for mapping in described
+        copies.get((mapping.start, mapping.end), mapping) if _is_hole(mapping) else mapping for mapping in described
     ]
     described = _name_copies(
-        described, text, known, lambda parts: _read_files(pid, parts[:MAX_FILES], budget, aside, seen)
+        described, text, unchanged, lambda parts: _read_files(pid, parts[:MAX_FILES], budget, aside, seen)
     )
     vdso_at = next((mapping for mapping in described if mapping.path == "[vdso]"), None)
     if vdso_at and vdso:
@@ -264,17 +265,15 @@ def _is_hole(mapping: Mapping) -> bool:
 def _name_copies(
     mappings: list[Mapping],
     text: str,
-    known: Collection[tuple[int, int]],
+    known: Collection[LineKey],
     read: Callable[[list[Mapping]], dict[tuple[str, int, str], _FileHeaders]],
 ) -> list[Mapping]:
-    """Return the mappings, with the file of each copy of its code, except places of code that are `known`.
+    """Return the mappings, with the file of each copy of its code. Mappings that are `known` are no copies.
 
     `read` returns the headers of files.
     """
     holes = {
-        mapping.start: mapping
-        for mapping in mappings
-        if _is_hole(mapping) and (mapping.start, mapping.end) not in known
+        mapping.start: mapping for mapping in mappings if _is_hole(mapping) and _make_line_key(mapping) not in known
     }
     if not 0 < len(holes) <= MOST_HOLES:
         return mappings
@@ -320,7 +319,7 @@ def _clean_path(name: str) -> str:
     return clean.decode("utf-8", "replace")
 
 
-def _make_line_key(mapping: Mapping) -> tuple[int, int, int, str, str, int]:
+def _make_line_key(mapping: Mapping) -> LineKey:
     """Return the fields of a mapping in /proc/PID/maps, as a key."""
     return mapping.start, mapping.end, mapping.offset, mapping.path, mapping.device, mapping.inode
 
