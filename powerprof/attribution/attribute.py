@@ -13,16 +13,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from powerprof.attribution.requests import (
-    AttributeRequest,
-    ReadThreadNames,
-    ServerChoice,
-    choose_target,
-    thread_name_reader,
-)
+from powerprof.attribution.requests import AttributeRequest, ReadThreadNames, choose_target, thread_name_reader
 from powerprof.model.text import Say
 from powerprof.system.errors import DataError
-from powerprof.system.targets import Target, TargetChoice
+from powerprof.system.targets import ServerChoice, Target, TargetChoice
 from powerprof.tracing.idle_program import EarlyLoad
 
 if TYPE_CHECKING:

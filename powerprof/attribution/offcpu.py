@@ -14,7 +14,6 @@ from powerprof.attribution.requests import (
     DTRACE_NOTE,
     OffCpuRequest,
     ReadThreadNames,
-    ServerChoice,
     SyscallRequest,
     check_backend,
     choose_target,
@@ -32,7 +31,7 @@ from powerprof.model import text
 from powerprof.model.records import Record, sum_known
 from powerprof.model.text import Say
 from powerprof.system.errors import CapabilityError
-from powerprof.system.targets import Target, TargetChoice
+from powerprof.system.targets import ServerChoice, Target, TargetChoice
 from powerprof.tracing.captures import CallSum, FileSum, OffCpuTrace, SyscallTrace, ThreadSums, WakingSum
 from powerprof.tracing.dtrace import DtraceRun, Question
 from powerprof.tracing.dtrace_output import DtraceFrame, DtraceWakeup, SleepsTrace, WakersTrace

@@ -12,7 +12,6 @@ from powerprof.attribution.requests import (
     DTRACE_NOTE,
     FunctionsRequest,
     ProfileRequest,
-    ServerChoice,
     check_backend,
     choose_target,
     has_dtrace,
@@ -29,7 +28,7 @@ from powerprof.model.text import Say
 from powerprof.stacks.runtimes import runtime_notes
 from powerprof.statistics.counts import proportion
 from powerprof.system.errors import CapabilityError, UnknownNameError, UsageError
-from powerprof.system.targets import Target, TargetChoice, resolve_target
+from powerprof.system.targets import ServerChoice, Target, TargetChoice, resolve_target
 from powerprof.tracing.captures import Event, FunctionCounts, FunctionTrace, OnCpuCapture, estimate_cpu_time
 from powerprof.tracing.profile import OnCpuFrame, PathNames
 

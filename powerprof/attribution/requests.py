@@ -7,8 +7,7 @@ If `settle` is set, the process does nothing else after the window, so it may gi
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -18,7 +17,7 @@ from powerprof.model.text import Say
 from powerprof.system.errors import CapabilityError, PowerprofError, UnknownNameError, UsageError
 from powerprof.system.processes import label_of
 from powerprof.system.server_names import is_mysql_program
-from powerprof.system.targets import Target, TargetChoice, is_server, resolve_server, resolve_target
+from powerprof.system.targets import ServerChoice, Target, TargetChoice, is_server, resolve_server, resolve_target
 from powerprof.system.tasks import list_threads, look_up
 
 Record = TypeVar("Record", bound=msgspec.Struct)
@@ -26,17 +25,6 @@ Record = TypeVar("Record", bound=msgspec.Struct)
 ReadThreadNames = Callable[[], Mapping[int, str]]
 DTRACE_NOTE = "DTrace starts, counts for {:g} s, and ends in order: both take some seconds more"
 _PAGE_KIB = 4
-
-
-class ServerChoice(Protocol):
-    """The options that choose the server for thread names; a server of this host is found without them."""
-
-    @property
-    def server(self) -> str | None: ...
-    @property
-    def socket(self) -> Path | None: ...
-    @property
-    def defaults_file(self) -> Path | None: ...
 
 
 class AttributeRequest(msgspec.Struct, frozen=True, kw_only=True):

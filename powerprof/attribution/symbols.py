@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from powerprof.attribution import attribute
-from powerprof.attribution.requests import AttributeRequest, ServerChoice
+from powerprof.attribution.requests import AttributeRequest
 from powerprof.host.capabilities import Capability
 from powerprof.model import text
 from powerprof.model.attribution import Attribution, StackFrame
@@ -24,7 +24,7 @@ from powerprof.stacks.remedies import Remedies
 from powerprof.stacks.store import TableStore
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.next_steps import command_line
-from powerprof.system.targets import TargetChoice, resolve_target
+from powerprof.system.targets import ServerChoice, TargetChoice, resolve_target
 
 _LIBRARIES = ("libc.", "libc-", "ld-", "libpthread", "libstdc++", "[vdso]", "[vsyscall]")
 # Functions of a program that wait on behalf of their caller, so the caller is to blame.

@@ -80,7 +80,7 @@ def command(options: Options) -> None:
         print_progress(text, options.quiet)
 
     record = find_symbols(target, request, say, lambda question: ask_consent(question, options.yes))
-    if options.from_run is None and len(record.pids[:1]) == 1 and not target.system:
+    if options.from_run is None and record.pids and not target.system:
         from powerprof.queries.release import check_release
 
         checked = check_release(record.pids[0], options.server, say, self_test=options.self_test)

@@ -181,8 +181,8 @@ def deliver(
     ended = getattr(record, "ended", None)
     if ended is not None and ended.how != "interrupted" and not signals.has_arrived():
         # After a signal the error is no reason: the signal may have ended the server too.
-        remedy = f"kill -CONT {ended.pid} resumes it" if ended.how == "target_stopped" else None
-        outcome.measuring = PowerprofError(ended.message, "; ".join(filter(None, [remedy, outcome.hint])) or None)
+        hints = filter(None, [ended.resume_hint, outcome.hint])
+        outcome.measuring = PowerprofError(ended.message, "; ".join(hints) or None)
     interruption = _release_signals(outcome.hint)
 
     last_line = " ".join(part for part in (f"Saved as {outcome.run}." if outcome.run else None, next_step) if part)

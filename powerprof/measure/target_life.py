@@ -56,9 +56,8 @@ class TargetEndedError(PowerprofError):
 
 def hint_of(ended: Ended) -> str | None:
     """Return the remedy for a target that ended a window."""
-    if ended.how == "target_stopped":
-        return f"kill -CONT {ended.pid} resumes it"
-    return "see its log; measure again when it is up" if ended.is_of_target else None
+    again = "see its log; measure again when it is up" if ended.is_of_target else None
+    return ended.resume_hint or again
 
 
 def raise_ended(ended: Ended) -> NoReturn:

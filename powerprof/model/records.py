@@ -380,6 +380,11 @@ class Ended(msgspec.Struct, frozen=True):
         return self.how in get_args(EndOfTarget)
 
     @property
+    def resume_hint(self) -> str | None:
+        """The command that resumes a stopped target; None for other ends."""
+        return f"kill -CONT {self.pid} resumes it" if self.how == "target_stopped" else None
+
+    @property
     def message(self) -> str:
         """The reason with its time."""
         if self.after_s is None:

@@ -293,9 +293,12 @@ def build_record(server: TracedServer, measured: MeasuredStatements, energy: Win
 
 def _note_partial_calls(statements: Sequence[Statement]) -> list[Note]:
     """Return a note if statements have calls, and each call began before the window or had not ended."""
-    count = sum(bool(one.calls_count) and one.began_before_count + one.unfinished_count > 0
-                and one.c0_ms_per_call is None for one in statements)  # fmt: skip
-    return [Note("calls_partial", {"count": count})] if count else []
+    partial = [
+        one
+        for one in statements
+        if one.calls_count and one.began_before_count + one.unfinished_count > 0 and one.c0_ms_per_call is None
+    ]
+    return [Note("calls_partial", {"count": len(partial)})] if partial else []
 
 
 def _note_energy(price: Pricing | None) -> Notes:

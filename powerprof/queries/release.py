@@ -12,8 +12,7 @@ import re
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from powerprof.database import sql
 from powerprof.database.base import Limits
@@ -34,6 +33,7 @@ from powerprof.system.errors import PowerprofError
 from powerprof.system.next_steps import command_line, system_command
 from powerprof.system.processes import name_of
 from powerprof.system.server_names import is_mysql_program, is_postgres_program
+from powerprof.system.targets import ServerChoice
 from powerprof.system.tasks import list_threads
 from powerprof.tracing import mysql_places, postgresql_places
 from powerprof.tracing.statement_places import open_program
@@ -54,18 +54,7 @@ _STATEMENT = f"SELECT 1 AS {_MARK}"
 _PAUSE_S = 0.01
 
 
-class Account(Protocol):
-    """The options that name an account."""
-
-    @property
-    def server(self) -> str | None: ...
-    @property
-    def socket(self) -> Path | None: ...
-    @property
-    def defaults_file(self) -> Path | None: ...
-
-
-def check_release(pid: int, account: Account, say: Say, *, self_test: bool = False) -> list[Capability]:
+def check_release(pid: int, account: ServerChoice, say: Say, *, self_test: bool = False) -> list[Capability]:
     """Return what works on the release of a server; an empty list for other programs. Raises PowerprofError."""
     name = name_of(pid) or ""
     if not (is_mysql_program(name) or is_postgres_program(name)):
@@ -132,10 +121,8 @@ def _check_threads(server: TracedServer) -> Capability:
         return ok("thread_names", f"{len(names)} processes, by their titles")
     threads = list_threads(server.pid)
     if server.login is None:
-        return limited(
-            "thread_names", "no account may log in: names are from the functions in which threads started",
-            _ACCOUNT,
-        )  # fmt: skip
+        reason = "no account may log in: names are from the functions in which threads started"
+        return limited("thread_names", reason, _ACCOUNT)
     with server.connect() as connection:
         named = set(sql.read_thread_names(connection, server.pid)) & set(threads)
     if not named:
@@ -148,10 +135,8 @@ def _check_digests(server: TracedServer) -> Capability:
     report = ask_server(server, running=False)
     if server.family == "postgresql":
         if server.login is None:
-            return limited(
-                "digests", "pg_stat_statements is not installed, or the system user may not log in: no rows and "
-                "query ids", "CREATE EXTENSION pg_stat_statements",
-            )  # fmt: skip
+            reason = "pg_stat_statements is not installed, or the system user may not log in: no rows and query ids"
+            return limited("digests", reason, "CREATE EXTENSION pg_stat_statements")
         return ok("digests", f"pg_stat_statements, {len(report.statistics)} statements")
     if not report.has_digests:
         return limited("digests", "none: calls of sampled statements, and rows, are unknown", "performance_schema=ON")

@@ -12,6 +12,7 @@ from powerprof.model.identities import Family
 from powerprof.model.records import Notes
 from powerprof.model.statements import make_key
 from powerprof.queries.records import SampledStack, Statement
+from powerprof.queries.same_statements import StatementKey, key_of
 from powerprof.tracing.captures import OnCpuCapture
 from powerprof.tracing.profile import PathNames
 
@@ -28,7 +29,7 @@ def add_stacks(
 ) -> tuple[list[Statement], dict[str, str], Notes]:
     """Return the statements, with call paths for those with most samples; the files of frames; and the notes."""
     paths = PathNames(capture)
-    counters: dict[tuple[str, str | None], Counter[tuple[str, ...]]] = defaultdict(Counter)
+    counters: dict[StatementKey, Counter[tuple[str, ...]]] = defaultdict(Counter)
     modules: dict[str, str] = {}
     for row in capture.rows:
         if row.what:
@@ -45,7 +46,7 @@ def add_stacks(
     most = dict(sorted(counters.items(), key=lambda pair: -pair[1].total())[:_MAX_STATEMENTS])
     with_paths = [
         msgspec.structs.replace(statement, stacks=_keep_largest(most[name]))
-        if (name := (make_key(statement.text, family), statement.schema_name)) in most
+        if (name := key_of(statement, family)) in most
         else statement
         for statement in statements
     ]

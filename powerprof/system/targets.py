@@ -50,6 +50,17 @@ class TargetChoice(Protocol):
     def system(self) -> bool: ...
 
 
+class ServerChoice(Protocol):
+    """The options that choose an account of a server; one of this host is found without them."""
+
+    @property
+    def server(self) -> str | None: ...
+    @property
+    def socket(self) -> Path | None: ...
+    @property
+    def defaults_file(self) -> Path | None: ...
+
+
 class TargetWords(msgspec.Struct, frozen=True):
     """A choice of processes by a command without all of these options."""
 
