@@ -14,6 +14,7 @@ from powerprof.energy.total import HostMeters, host_energy, host_meters, mean_ho
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.means import make_phase
 from powerprof.measure.residency import merge_notes
+from powerprof.model.metrics import unit_of
 from powerprof.model.records import (
     Cause,
     Conservation,
@@ -25,9 +26,10 @@ from powerprof.model.records import (
     Phase,
     ServerExits,
     Window,
+    limits_of,
     metric_name,
 )
-from powerprof.statistics.intervals import welch_interval
+from powerprof.statistics.intervals import cut_difference, welch_interval
 from powerprof.statistics.verdicts import Claim, judge_claim
 
 COMPARED = ("c0_percent", "wakeups_hz")
@@ -48,16 +50,13 @@ def difference(
     interval = welch_interval(before, after)
     if interval is None:
         return Estimate(mean=mean, low=None, high=None)
-    floor, ceiling = limits
-    low = interval.low if floor is None else max(interval.low, min(floor - mean_before, mean))
-    high = interval.high if ceiling is None else min(interval.high, max(ceiling - mean_before, mean))
+    low, high = cut_difference((interval.low, interval.high), mean, (mean_before, mean_before), limits)
     return Estimate(mean=mean, low=low, high=high)
 
 
 def _limits_of(metric: str) -> tuple[float | None, float | None]:
-    if metric.startswith("watts"):
-        return None, None
-    return 0.0, 100.0 if metric.partition(":")[0].endswith("_percent") else None
+    # The uncertainty of a power model is beside the interval, which is not cut.
+    return (None, None) if metric.startswith("watts") else limits_of(metric, unit_of(metric))
 
 
 def _combine_energy(windows: Sequence[Window]) -> list[EnergyReading]:

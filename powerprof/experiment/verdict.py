@@ -24,7 +24,7 @@ from powerprof.experiment.records import (
     Side,
 )
 from powerprof.model.records import Figures
-from powerprof.statistics.intervals import Interval, bounded_interval, interval_ends
+from powerprof.statistics.intervals import Interval, bounded_interval, cut_difference, interval_ends
 from powerprof.statistics.pairs import Noise, pool_noise, pool_sampling_noise
 from powerprof.statistics.ranks import TYPICAL_LEVEL, measure_typical_ratio
 from powerprof.statistics.scatter import step_of
@@ -186,17 +186,9 @@ def _possible_range(figures: Figures, values: Sequence[float], of_mean: Interval
 
 
 def _possible_difference(a: Figures, mean: Range | None, result: PairedResult) -> Range | None:
-    """Return the interval of b − a, cut where b would exceed the metric's limits; `mean` is the interval of mean(a)."""
+    """Return the possible interval of b − a; `mean` is the interval of mean(a)."""
     ends = interval_ends(result.difference_interval)
-    if mean is None or ends is None:
-        return ends
-    floor, ceiling = a.limits
-    low, high = ends
-    if floor is not None:
-        low = max(low, min(floor - mean[1], result.difference, 0.0))
-    if ceiling is not None:
-        high = min(high, max(ceiling - mean[0], result.difference, 0.0))
-    return low, high
+    return ends if mean is None or ends is None else cut_difference(ends, result.difference, mean, a.limits)
 
 
 def _widen(metric: Metric, others: Sequence[PairedResult]) -> Metric:

@@ -452,6 +452,13 @@ class IdleRun(Run, frozen=True, kw_only=True):
     statements_hz: float | None = None
 
 
+def limits_of(name: str, unit: str) -> tuple[float | None, float | None]:
+    """Return the smallest and the largest possible value of a metric."""
+    # A value net of idle may fall below 0 by chance. No other value can.
+    floor = None if name.endswith("_net") or name.startswith("watts:") else 0.0
+    return floor, 100.0 if unit == "%" else None
+
+
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """One metric of one condition: one value per window, None if unknown."""
 
@@ -469,9 +476,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def limits(self) -> tuple[float | None, float | None]:
         """The smallest and the largest possible value."""
-        # A value net of idle may fall below 0 by chance. No other value can.
-        floor = None if self.name.endswith("_net") or self.name.startswith("watts:") else 0.0
-        return floor, 100.0 if self.unit == "%" else None
+        return limits_of(self.name, self.unit)
 
 
 class RunMetric(Figures, frozen=True, kw_only=True):

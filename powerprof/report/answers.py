@@ -48,14 +48,18 @@ class Outcome(msgspec.Struct, frozen=True):
         return f"{self.word}{self.count}" + (f": {self.bound}" if self.bound else "")
 
 
+def _adverb_of(claim: Claim) -> str:
+    """Return `typically ` for a claim about typical pairs; empty for one about the mean."""
+    return f"{TYPICALLY} " if claim.is_typical else ""
+
+
 def word_claim(name: str, claim: Claim, family: int, things: str = "metrics") -> Outcome:
     """Return the outcome of a claim about the metric `name`, one of `family` figures that were judged together."""
     if claim.unknown:
         return Outcome("unknown", bound="too few windows for an interval")
     if claim.hint is not None:
         return Outcome(MAY_BE_CHANCE, f" (among {family:,} {things})" if family > 1 else "")
-    typically = f"{TYPICALLY} " if claim.is_typical else ""
-    return Outcome(typically + describe_direction(name, claim.verdict))
+    return Outcome(_adverb_of(claim) + describe_direction(name, claim.verdict))
 
 
 def outcome_of(metric: Metric, family: int) -> Outcome:
@@ -183,7 +187,7 @@ def word_difference(metric: Metric, a: str, b: str, family: int) -> str:
     what = defined.noun
     claim, outcome = claim_of(metric), outcome_of(metric, family)
     if claim.is_typical and metric.typical is not None and claim.times is not None:
-        ratio = _word_ratio(metric, metric.typical.b_over_a, claim.times, a, b, f"{TYPICALLY} ")
+        ratio = _word_ratio(metric, metric.typical.b_over_a, claim.times, a, b, _adverb_of(claim))
         return f"{ratio[:-1]}; by the ranks of the pairs, not by the mean)."
     if difference is None or ends is None:
         return f"Too few pairs to judge whether {a} and {b} differ in {what}."
@@ -247,8 +251,7 @@ def word_side(metric: Metric, b: str, family: int) -> str:
     basis = f"({defined.basis or defined.thing}{', estimated' if metric.kind == 'estimated' else ''})"
     claim, outcome = claim_of(metric), outcome_of(metric, family)
     if claim.verdict != "inconclusive":
-        typically = f"{TYPICALLY} " if claim.is_typical else ""
-        return f"{b} is {typically}{lower if claim.verdict == 'b_lower' else higher} {basis}"
+        return f"{b} is {_adverb_of(claim)}{lower if claim.verdict == 'b_lower' else higher} {basis}"
     if claim.hint is not None:
         return f"the difference in {subject} {basis} {outcome.text}"
     return f"{subject} {basis} {'shows' if outcome.is_bounded else 'is'} {outcome.text}"

@@ -137,6 +137,21 @@ def _bend_between(centre: float, floor: float, ceiling: float, reach: float) -> 
     return Interval(ends[0], min(ends[1], ceiling), "student-logit")
 
 
+def cut_difference(
+    ends: tuple[float, float], difference: float, mean_a: tuple[float, float], limits: tuple[float | None, float | None]
+) -> tuple[float, float]:
+    """Return the interval of b − a, cut where b would exceed the limits of its metric.
+
+    `mean_a` is the interval of mean(a).
+    """
+    (low, high), (floor, ceiling) = ends, limits
+    if floor is not None:
+        low = max(low, min(floor - mean_a[1], difference, 0.0))
+    if ceiling is not None:
+        high = min(high, max(ceiling - mean_a[0], difference, 0.0))
+    return low, high
+
+
 def bounded_interval(
     values: Sequence[float], floor: float | None = None, ceiling: float | None = None, reach: float | None = None
 ) -> Interval | None:

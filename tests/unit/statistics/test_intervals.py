@@ -17,6 +17,7 @@ from powerprof.statistics.intervals import (
     WIDEST_FACTOR,
     Interval,
     bounded_interval,
+    cut_difference,
     mean_interval,
     student_interval,
     welch_error,
@@ -296,3 +297,30 @@ def test_every_interval_of_a_mean_contains_it(values: list[float], spread: float
         else:
             assert found.low <= fmean(each) <= found.high
             assert min(each) <= 0 or found.high <= WIDEST_FACTOR * fmean(each)
+
+
+@given(
+    ends=st.tuples(st.floats(-300, 300), st.floats(-300, 300)).map(sorted),
+    mean_a=st.tuples(st.floats(0, 100), st.floats(0, 100)).map(sorted),
+    share=st.floats(0, 1),
+    a_share=st.floats(0, 1),
+    b=st.floats(0, 100),
+    ceiling=st.sampled_from([100.0, None]),
+)
+def test_a_cut_difference_keeps_every_possible_one(
+    ends: list[float], mean_a: list[float], share: float, a_share: float, b: float, ceiling: float | None
+) -> None:
+    """Every b − a of possible values that the interval had is in the cut one, and so is the difference itself."""
+    difference = ends[0] + share * (ends[1] - ends[0])
+    possible = b - (mean_a[0] + a_share * (mean_a[1] - mean_a[0]))
+    low, high = cut_difference((ends[0], ends[1]), difference, (mean_a[0], mean_a[1]), (0.0, ceiling))
+    assert ends[0] <= low <= difference + 1e-9 and difference - 1e-9 <= high <= ends[1]
+    if ends[0] <= possible <= ends[1]:
+        assert low - 1e-9 <= possible <= high + 1e-9
+
+
+def test_a_difference_ends_where_b_would_leave_its_range() -> None:
+    limits = (0.0, 100.0)
+    assert cut_difference((-80.0, 120.0), 5.0, (20.0, 30.0), limits) == (-30.0, 80.0)
+    assert cut_difference((-80.0, 120.0), 5.0, (20.0, 30.0), (None, None)) == (-80.0, 120.0)
+    assert cut_difference((-10.0, 12.0), 5.0, (20.0, 30.0), limits) == (-10.0, 12.0)
