@@ -379,7 +379,7 @@ def _plans(bench: Bench, case: Case, arm: Arm) -> list[Plan]:
 def name_conditions(
     conditions: tuple[ConditionRecord, ...], versions: Sequence[str | None]
 ) -> tuple[ConditionRecord, ...]:
-    """Return the conditions with different names: with their workloads if these differ, and their servers if they do.
+    """Return the conditions with their workloads as parts of their names if these differ, and with different products.
 
     `versions` are those of the servers of A and B, such as `MariaDB 10.11.19`.
     """
@@ -387,7 +387,9 @@ def name_conditions(
         return conditions
     names = [f"{condition.workload}:{condition.name}" for condition in conditions]
     if versions[0] != versions[1]:
-        names = [f"{name} on {version or 'an unknown server'}" for name, version in zip(names, versions, strict=True)]
+        products = [version.partition(" ")[0] if version else "unknown server" for version in versions]
+        shown = products if products[0] != products[1] else versions
+        names = [f"{name} ({server})" for name, server in zip(names, shown, strict=True)]
     return tuple(
         msgspec.structs.replace(condition, name=name) for condition, name in zip(conditions, names, strict=True)
     )

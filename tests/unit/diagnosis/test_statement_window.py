@@ -20,10 +20,13 @@ from powerprof.diagnosis.statement_window import (
     is_costly,
     join_windows,
     list_unknown_scans,
+    measure_statements,
     measure_work,
 )
 from powerprof.model.statements import normalise
-from powerprof.queries.records import Asker, SampledStack, Statement
+from powerprof.queries.records import Asker, Queries, SampledStack, Statement
+from powerprof.queries.session import QueriesRequest
+from powerprof.queries.target import TracedServer
 from tests.unit.diagnosis.examples import evidence
 from tests.unit.queries.test_report import record
 
@@ -188,3 +191,29 @@ def test_a_share_is_of_the_server_and_of_one_cpu() -> None:
     assert shown(9.96, None) == shown(9.96, 0.0) == "10.0 % of one CPU"
     use = StatementCpu(text=normalise("COMMIT"), percent=0.5, calls_hz=2.25, account="a@b")
     assert describe_use(use, evidence(cpu_percent=2.0)).startswith("COMMIT 2.2 times/s, a@b: 25 % of this")
+
+
+@pytest.mark.parametrize(
+    ("before", "percents", "durations_s", "found"),
+    [
+        (50.0, [45.0], [WINDOW_S], 45.0),
+        (50.0, [1.0, 30.0], [WINDOW_S, 8.0], 30.0),
+        (1.0, [60.0, 2.0], [WINDOW_S, 8.0], 2.0),
+        (None, [60.0], [WINDOW_S], 60.0),
+    ],
+)
+def test_windows_that_disagree_are_followed_by_a_longer_one(
+    monkeypatch: pytest.MonkeyPatch, before: float | None, percents: list[float], durations_s: list[float], found: float
+) -> None:
+    asked: list[float] = []
+
+    def measure(request: QueriesRequest, server: TracedServer, say: object) -> tuple[Queries, None]:
+        percent = percents[len(asked)]
+        asked.append(request.duration_s)
+        used_s = request.duration_s * percent / 100
+        return msgspec.structs.replace(record(), window_s=request.duration_s, server_c0_s=used_s, statements=[]), None
+
+    monkeypatch.setattr("powerprof.queries.session.measure", measure)
+    window = measure_statements(TracedServer(7, "mariadbd", None, None), before, 8.0, lambda line: None)
+    assert asked == durations_s
+    assert window.percent == pytest.approx(found)

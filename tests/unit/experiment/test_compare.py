@@ -237,13 +237,10 @@ def test_starts_that_differ_are_no_difference_of_settings(pairs: int) -> None:
         (
             ("city", "pg"),
             ("MariaDB 10.11.19", "PostgreSQL 15.18"),
-            ("city:index on MariaDB 10.11.19", "pg:no-index on PostgreSQL 15.18"),
+            ("city:index (MariaDB)", "pg:no-index (PostgreSQL)"),
         ),
-        (
-            ("city", "pg"),
-            ("MariaDB 10.11.19", None),
-            ("city:index on MariaDB 10.11.19", "pg:no-index on an unknown server"),
-        ),
+        (("city", "oltp"), ("MySQL 9.7.4", "MySQL 5.5.9"), ("city:index (MySQL 9.7.4)", "oltp:no-index (MySQL 5.5.9)")),
+        (("city", "pg"), ("MariaDB 10.11.19", None), ("city:index (MariaDB)", "pg:no-index (unknown server)")),
     ],
 )
 def test_conditions_of_two_workloads_are_named_with_workload_and_product(

@@ -150,7 +150,7 @@ def test_two_traced_windows_of_one_program_are_compared(tmp_path: Path) -> None:
     ("name", "parts"),
     [
         ("compare-0001:index", ("compare-0001", "index")),
-        ("compare-0001:city:index on MariaDB 10.11.19", ("compare-0001", "city:index on MariaDB 10.11.19")),
+        ("compare-0001:city:index (MariaDB)", ("compare-0001", "city:index (MariaDB)")),
         ("/tmp/a:b:index", ("/tmp/a:b", "index")),
         ("compare-0001", ("compare-0001", None)),
     ],
