@@ -12,8 +12,9 @@
  * A server has the texts of its running statements in its memory. In PostgreSQL's processes the address is the same in
  * all (debug_query_string). PostgreSQL clears that text at the end of each message, before the commit at a later Sync
  * and before it sends its answer. The last text is then in the process's row of pg_stat_activity. In MariaDB and MySQL
- * the text is in the object of the connection, and each thread has its address in thread-local memory. User space finds the places (tracing/statement_places.py). A sampled thread is
- * interrupted, so its text does not change while it is read.
+ * the text is in the object of the connection, and each thread has its address in thread-local memory. User space
+ * finds the places (tracing/statement_places.py). A sampled thread is interrupted, so its text does not change while it
+ * is read.
  *
  * The loader defines: TEXT and STATES (powers of two), TEXTS, MOMENTS, LAYOUT, OFFSET_*.
  */
