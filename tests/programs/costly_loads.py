@@ -549,6 +549,19 @@ def postgres_idle(servers: Servers) -> Iterator[Place]:
     yield servers.place(servers.postgres())
 
 
+def serve_shop(texts: Sequence[str]) -> Callable[[Any], None]:
+    """Return a client that sends these statements with other numbers each time."""
+    numbers = iter(range(10_000_000))
+
+    def serve(connection: Any) -> None:
+        for text in texts:
+            number = next(numbers) % 1900
+            sql.fetch_rows(connection, text.format(number, number))
+            time.sleep(0.004)
+
+    return serve
+
+
 @contextmanager
 def mixed(servers: Servers) -> Iterator[Place]:
     """A shop: ten kinds of cheap statements, none of which has most of the CPU time."""
@@ -566,15 +579,7 @@ def mixed(servers: Servers) -> Iterator[Place]:
         "SELECT id, k FROM shop.stock WHERE id = {}",
         "SELECT v + 1 FROM shop.stock WHERE id > {} LIMIT 2",
     ]
-    numbers = iter(range(10_000_000))
-
-    def serve(connection: Any) -> None:
-        for text in texts:
-            number = next(numbers) % 1900
-            sql.fetch_rows(connection, text.format(number, number))
-            time.sleep(0.004)
-
-    with repeated(server, "app", serve, 0.02, clients=2):
+    with repeated(server, "app", serve_shop(texts), 0.02, clients=2):
         yield servers.place(server)
 
 
@@ -596,15 +601,7 @@ def postgres_mixed(servers: Servers) -> Iterator[Place]:
         "SELECT id, k FROM stock WHERE id = {}",
         "SELECT v + 1 FROM stock WHERE id > {} ORDER BY id LIMIT 2",
     ]
-    numbers = iter(range(10_000_000))
-
-    def serve(connection: Any) -> None:
-        for text in texts:
-            number = next(numbers) % 1900
-            sql.fetch_rows(connection, text.format(number, number))
-            time.sleep(0.004)
-
-    with repeated(server, "app", serve, 0.02, clients=2):
+    with repeated(server, "app", serve_shop(texts), 0.02, clients=2):
         yield servers.place(server)
 
 
@@ -624,22 +621,20 @@ def postgres_scraped(servers: Servers) -> Iterator[Place]:
 
 
 @contextmanager
-def pool(servers: Servers) -> Iterator[Place]:
+def waiting(servers: Servers, server: PrivateServer) -> Iterator[Place]:
     """Many connections that wait for work."""
-    server = servers.mariadb()
     with ExitStack() as stack:
         for _ in range(40):
             stack.enter_context(connect(server, "app"))
         yield servers.place(server)
 
 
-@contextmanager
-def postgres_pool(servers: Servers) -> Iterator[Place]:
-    server = servers.postgres()
-    with ExitStack() as stack:
-        for _ in range(40):
-            stack.enter_context(connect(server, "app"))
-        yield servers.place(server)
+def pool(servers: Servers) -> AbstractContextManager[Place]:
+    return waiting(servers, servers.mariadb())
+
+
+def postgres_pool(servers: Servers) -> AbstractContextManager[Place]:
+    return waiting(servers, servers.postgres())
 
 
 @contextmanager
