@@ -33,6 +33,7 @@ WORDS = {
     "idle": (f"idle --clients 2 --duration 0.3 --repeat 3 {_QUIET}",),
     "residency": (f"residency {_WINDOW}",),
     "attribute": (f"attribute --system {_WINDOW}", f"attribute --pid COVERED,EXEC,LOCKED {_WINDOW}"),
+    "deep-idle": (f"deep-idle {_WINDOW}",),
     "profile": (f"profile --system {_WINDOW}", f"profile --pid STALLED,SLOW {_WINDOW}"),
     "functions": (f"functions handle_* --pid PID {_WINDOW}",),
     "offcpu": (f"offcpu --pid ENDLESS,COVERED {_WINDOW}",),

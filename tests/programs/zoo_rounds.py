@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -221,8 +221,9 @@ def _expect_nothing(command: Command, where: str) -> None:
 @contextmanager
 def visitor(cli: Cli, place: Path, places: dict[str, str], mappers: int) -> Iterator[Visitor]:
     """Yield a visitor with a folder of its own for temporary files."""
-    room = Path(f"/tmp/visitor-{os.getpid()}")
-    room.mkdir(0o755)
+    # A test that is repeated in one process may have left its folder.
+    room = Path(tempfile.mkdtemp(prefix="visitor-", dir="/tmp"))
+    room.chmod(0o755)
     found = Visitor(cli, room, place, mappers, places)
     try:
         yield found
