@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -32,7 +33,8 @@ def _one_line_notes(found: Attributed) -> list[str]:
     # Our own command for names stands on a line of its own.
     lines = [note.replace("To get the names:\n", "") for note in notes]
     assert [line for line in lines if "\n" in line or "Traceback" in line] == []
-    assert found.result.code or found.result.err == ""
+    if not found.result.code:
+        assert found.result.err == ""
     return notes
 
 
@@ -41,6 +43,8 @@ def test_process_that_ends_in_the_window_is_counted(attribute: Attribute, wakes:
         found = attribute(running.pid, duration=3, halfway=running.process.kill, code=1)
     assert found.record["ended"]["how"] == "target_ended" and found.record["ended"]["pid"] == running.pid
     _one_line_notes(found)
+    said = rf"error: wakes \({running.pid}\) ended [0-9.]+ s after the window began\nhint: .* saved as attribute-0001\n"
+    assert re.fullmatch(said, found.result.err)
     assert {"first_twin", "second_twin"} <= functions_of(found.rows)
     noted, counted = running.noted(found.captured), found.wakings(["first_twin", "second_twin"])
     for function, times in noted.items():
