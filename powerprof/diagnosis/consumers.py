@@ -17,7 +17,7 @@ from powerprof.diagnosis.evidence import Client, Evidence, StatementCpu, Stateme
 from powerprof.diagnosis.server_queries import INTERNAL_USERS, format_account
 from powerprof.diagnosis.wording import format_rate, format_seconds, format_share, shorten_statement
 from powerprof.model.text import number
-from powerprof.system.server_roles import parse_database
+from powerprof.system.server_roles import ENDED_PROCESSES, ENDED_THREADS, parse_database
 
 MAIN_SHARE, MAIN_PERCENT = 0.5, 3.0
 """The least part of the server's CPU time, and of one CPU in percent, of the answer of a diagnosis."""
@@ -29,8 +29,6 @@ _CLIENT_THREADS = ("sql/one_connection", "threadpool/worker", "thread_pool/tp_")
 # The connections that a remedy names.
 _MOST_CONNECTIONS = 3
 
-ENDED = "ended threads"
-"""The role of threads that ended before they had a name."""
 Kind = Literal["statement", "connection", "account", "connecting", "role"]
 
 
@@ -145,7 +143,7 @@ def _list_roles(evidence: Evidence) -> list[Consumer]:
         return []
     return [
         _name_ended(evidence, role.percent, window.percent)
-        if role.name == ENDED
+        if role.name in (ENDED_THREADS, ENDED_PROCESSES)
         else Consumer(
             kind="role",
             name=role.name.removeprefix("thread/"),

@@ -22,7 +22,7 @@ from powerprof.queries.target import ServerTime, TracedServer, ask_after, ask_se
 from powerprof.queries.windows import TracedWindow, name_version, note_reading
 from powerprof.statistics.counts import proportion
 from powerprof.system.closeable import Closeable
-from powerprof.system.server_roles import parse_database
+from powerprof.system.server_roles import ENDED_PROCESSES, parse_database
 from powerprof.tracing.captures import estimate_cpu_time
 from powerprof.tracing.statements import SAMPLE_HZ, MomentSampler, SampledThread, ServerProcesses, StatementSamples
 
@@ -48,9 +48,6 @@ def note_samples(
         _note_calls(known, server),
         *note_reading(known, server, moments),
     ]
-
-
-_ENDED = "ended processes"
 
 
 class SampleCounts(msgspec.Struct):
@@ -180,7 +177,7 @@ def join_moments(moments: StatementSamples, known: ServerReport, cpu_s: float, w
         elif met.tid in clients:
             counts.connections += met.count
         else:
-            name = known.threads.get(met.tid) or (_ENDED if family == "postgresql" else met.comm)
+            name = known.threads.get(met.tid) or (ENDED_PROCESSES if family == "postgresql" else met.comm)
             counts.add_background(name, met.tid, met.count)
     return _build_parts(counts, names, cpu_s, window_s, len(clients)), counts.total
 

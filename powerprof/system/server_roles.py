@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from powerprof.system.foreign_text import printable
 from powerprof.system.reader_process import shared
 
+ENDED_THREADS, ENDED_PROCESSES = "ended threads", "ended processes"
+"""The roles of threads, and of PostgreSQL's processes, that ended before their names were read."""
 _LIMIT_BYTES = 4096
 _MAX_NAME = 128
 # "postgres: 15/main: checkpointer", "postgres: app shop 10.0.0.7(5541) SELECT". The cluster's name is optional and

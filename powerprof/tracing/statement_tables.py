@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from powerprof.system.server_roles import ENDED_THREADS
 from powerprof.tracing.bpf.shared_numbers import (
     BEGAN_BEFORE,
     COM_PART,
@@ -191,7 +192,7 @@ def read_ended_threads(values: bytes) -> Iterator[ThreadUse]:
     """Yield the sums of exited threads (exited_threads.bpf.h): with no statement, with statements, and of helpers."""
     for kind, (threads, cpu, wakeups, statements, before) in enumerate(_PAST.iter_unpack(values)):
         if threads:
-            yield ThreadUse(0, "ended threads", cpu, wakeups, statements, before, threads, kind == _HELPERS)
+            yield ThreadUse(0, ENDED_THREADS, cpu, wakeups, statements, before, threads, kind == _HELPERS)
 
 
 def add_open_statement(sums: StatementSums, tid: int, thread: ThreadCounters, text: bytes, ended_at: int) -> None:

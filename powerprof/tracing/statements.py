@@ -24,6 +24,7 @@ from powerprof.system.files import try_text
 from powerprof.system.paths import procfs
 from powerprof.system.pid_namespaces import check_process_ids
 from powerprof.system.reader_process import Opened
+from powerprof.system.server_roles import ENDED_THREADS
 from powerprof.system.tasks import clean, has_ended, list_threads
 from powerprof.tracing import mysql_places, postgresql_places
 from powerprof.tracing.bpf import features
@@ -102,7 +103,7 @@ def read_run_ns(tid: int) -> int | None:
 
 def read_comm(tid: int) -> str:
     """Return the kernel's name of a thread."""
-    return clean(try_text(procfs() / str(tid) / "comm") or "") or "ended threads"
+    return clean(try_text(procfs() / str(tid) / "comm") or "") or ENDED_THREADS
 
 
 Definitions = dict[str, int | str]

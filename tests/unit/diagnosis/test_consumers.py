@@ -282,8 +282,9 @@ def test_a_regular_pace_is_a_sign_of_polling(period_ms: float | None, found: boo
     assert bool(find_queue_pollers(of_server(True, cpu_percent=1.0, statement_window=looks, wakeups=rows))) is found
 
 
-def test_ended_processes_have_the_role_that_the_server_starts() -> None:
-    ended = window(10.0, roles=[RoleCpu(name="ended threads", percent=9.0)])
+@pytest.mark.parametrize("ended_name", ["ended threads", "ended processes"])
+def test_ended_processes_have_the_role_that_the_server_starts(ended_name: str) -> None:
+    ended = window(10.0, roles=[RoleCpu(name=ended_name, percent=9.0)])
     for role, account, name in (
         ("autovacuum worker", None, "autovacuum worker"),
         ("backend of", "web@localhost", "opening and closing connections"),
