@@ -13,15 +13,20 @@ TESTED := $(VENV)/.tested
 HISTORICAL := mysql-5.5.9
 
 # Tests that load BPF programs run in five workers, all others in six: they wait more than they compute. Tests that judge
-# this host's idleness or speed run alone. tests/conftest.py sets the markers and begins with the longest files.
-TESTS := tests/unit tests/system
+# this host's idleness or speed run alone. Both kinds are in SYSTEM. tests/conftest.py sets the markers and begins with
+# the longest files.
+UNIT := tests/unit
+SYSTEM := tests/system
 PARALLEL := $(PYTEST) --dist loadfile --no-loadscope-reorder --numprocesses
-UNTRACED := $(PARALLEL) 6 -m "not (nightly or alone or traced)" $(TESTS)
-TRACED := $(PARALLEL) 5 -m "traced and not (nightly or alone)" $(TESTS)
-ALONE := $(PYTEST) -m "alone and not nightly" $(TESTS)
+UNTRACED := $(PARALLEL) 6 -m "not (nightly or alone or traced)" $(UNIT) $(SYSTEM)
+TRACED := $(PARALLEL) 5 -m "traced and not (nightly or alone)" $(SYSTEM)
+ALONE := $(PYTEST) -m "alone and not nightly" $(SYSTEM)
+# pytest rewrites the asserts of a file in 25 ms of CPU time. Twelve workers would all rewrite all files of a new cache.
+REWRITE := for folder in $(UNIT) $(SYSTEM); do \
+	$(BIN)/python -m pytest --collect-only -qq -p no:cacheprovider $$folder >/dev/null & done; wait
 PREPARE = $(BIN)/powerprof --quiet servers fetch $(HISTORICAL) --yes || echo "setup: continuing without $(HISTORICAL)" >&2; \
 	export TEST_CACHE="$$(mktemp -d)"; trap 'rm -rf "$$TEST_CACHE"' EXIT; \
-	unset PYTHONDONTWRITEBYTECODE; export PYTHONPYCACHEPREFIX="$$TEST_CACHE/bytecode"
+	unset PYTHONDONTWRITEBYTECODE; export PYTHONPYCACHEPREFIX="$$TEST_CACHE/bytecode"; $(REWRITE)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-demo demo docs man probes probes-anew gallery studies check test durations mutation bench matrix matrix-quick matrix-kernels soak steady deb dist release lint clean
@@ -136,12 +141,11 @@ release: setup ## check that the platform table is of the current BPF programs, 
 	$(BIN)/python -m tools.matrix --check
 	@packaging/dist dist
 
-lint: setup-demo ## run ruff (rules and format), mypy and the search for scars of merged code
+lint: setup-demo ## run ruff (rules and format) and mypy
 	@$(MAKE) --silent --no-print-directory $(TESTED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
-	$(BIN)/python -m tools.scars
 
 clean: ## remove .venv and all build products
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

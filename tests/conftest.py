@@ -92,6 +92,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     for item in items:
         _mark(item)
+        is_alone = any(item.get_closest_marker(name) for name in ("traced", "alone"))
+        if is_alone and item.path.is_relative_to(REPOSITORY / "tests/unit"):
+            raise pytest.UsageError(f"{item.nodeid} traces or runs alone: `make test` collects it in tests/system only")
     absent = {name: why for name, present, why in _OF_HOSTS if not present()}
     reasons = {item: why for item in items if (why := _why_not(item, absent))}
     if reasons:

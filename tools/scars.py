@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find scars of merged and renamed code in the sources: `python -m tools.scars`, part of `make lint`."""
+"""Find scars of merged and renamed code in the sources: `python -m tools.scars`, part of `make check`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGE = "powerprof"
 # Tests shadow their fixtures and repeat calls on purpose.
 _TESTS = "tests"
+# Python's tokenizer is slow: it is used only for files with such a line.
+_SECTION = re.compile(r"\n\n#")
+_HASH = re.compile(r"#.*")
+_MODULE = re.compile(r"\b(powerprof\.|(?<=`)(?!powerprof\.))(\w+\.\w[\w.]*)\b")
+_FILE = re.compile(r"[\w./-]*\w\.py\b")
 Scar = tuple[int, str]
 Nodes = Sequence[ast.AST]
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -25,16 +30,19 @@ _Import = ast.Import | ast.ImportFrom
 
 def find_sections(source: str) -> Iterator[Scar]:
     """Yield comments at the margin between blank lines: each was the docstring of a module that was merged."""
+    if not _SECTION.search(source):
+        return
     lines = ["", *source.split("\n")]
-    margin = {token.start[0] for token in _tokens(source) if token.type == tokenize.COMMENT and token.start[1] == 0}
+    margin = {token.start[0] for token in _comments(source) if token.start[1] == 0}
     for first in sorted(line for line in margin if line > 1 and not lines[line - 1]):
         last = next(line for line in range(first, len(lines)) if line + 1 not in margin)
         if not lines[last + 1]:
             yield first, "a section comment: split the file, or move it to a docstring"
 
 
-def _tokens(source: str) -> Iterator[tokenize.TokenInfo]:
-    return tokenize.generate_tokens(iter(source.splitlines(keepends=True)).__next__)
+def _comments(source: str) -> Iterator[tokenize.TokenInfo]:
+    tokens = tokenize.generate_tokens(iter(source.splitlines(keepends=True)).__next__)
+    return (token for token in tokens if token.type == tokenize.COMMENT)
 
 
 def find_shadows(nodes: Nodes) -> Iterator[Scar]:
@@ -121,8 +129,14 @@ def find_repeated(nodes: Nodes) -> Iterator[Scar]:
         for field in ("body", "orelse", "finalbody"):
             statements = getattr(node, field, None)
             for one, other in pairwise(statements if isinstance(statements, list) else ()):
-                if type(one) is type(other) and ast.dump(one) == ast.dump(other) and not _advances(one):
+                if _shape(one) == _shape(other) and ast.dump(one) == ast.dump(other) and not _advances(one):
                     yield other.lineno, f"the statement before is equal: {ast.unparse(other).splitlines()[0]}"
+
+
+def _shape(statement: ast.stmt) -> tuple[type, int, int | None]:
+    """Return kind, lines and last column: `ruff format` writes equal statements alike, and a dump takes long."""
+    lines = (statement.end_lineno or 0) - statement.lineno
+    return type(statement), lines, statement.end_col_offset
 
 
 def _advances(statement: ast.stmt) -> bool:
@@ -137,10 +151,10 @@ def _advances(statement: ast.stmt) -> bool:
 def find_missing_modules(source: str, nodes: Nodes) -> Iterator[Scar]:
     """Yield names of modules of powerprof and of Python files in docstrings and comments that do not exist."""
     for line, text in _prose(source, nodes):
-        for whole, name in re.findall(r"\b(powerprof\.|(?<=`)(?!powerprof\.))(\w+\.\w[\w.]*)\b", text):
+        for whole, name in _MODULE.findall(text):
             if not _exists(name.split("."), bool(whole)):
                 yield line, f"there is no module {name}"
-        for path in re.findall(r"[\w./-]*\w\.py\b", text):
+        for path in _FILE.findall(text):
             if path.rpartition("/")[2] not in _file_names():
                 yield line, f"there is no file {path}"
 
@@ -150,7 +164,8 @@ def _prose(source: str, nodes: Nodes) -> Iterator[Scar]:
     for node in nodes:
         if isinstance(node, ast.Module | _Definition) and (text := ast.get_docstring(node)):
             yield getattr(node, "lineno", 1), text
-    yield from ((token.start[0], token.string) for token in _tokens(source) if token.type == tokenize.COMMENT)
+    if any(_MODULE.search(text) or _FILE.search(text) for text in _HASH.findall(source)):
+        yield from ((token.start[0], token.string) for token in _comments(source))
 
 
 @cache

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import REPOSITORY
+from tests.unit.layers import sources
 from tests.unit.layers.imports import circles, graph_of, layers_in, upward_edges
 
 PACKAGE = REPOSITORY / "powerprof"
@@ -95,7 +96,7 @@ def private_imports(package: Path) -> list[str]:
     return [
         f"{path.relative_to(package)}: {alias.name}"
         for path in sorted(package.rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in sources.walk(path.read_text(encoding="utf-8"))
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("powerprof")
         for alias in node.names
         if alias.name.startswith("_") and not alias.name.startswith("__")

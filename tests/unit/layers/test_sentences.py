@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from string import Formatter
+from typing import TypeGuard
 
 import pytest
 
@@ -31,11 +32,15 @@ def _modules(part: str = "") -> Iterator[tuple[str, tuple[ast.AST, ...]]]:
     return ((name, sources.walk(text)) for name, text in sources.modules().items() if name.startswith(part))
 
 
+def _calls(node: ast.AST, name: str) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+
+
 def _made(name: str) -> Iterator[tuple[str, set[str]]]:
     """Every note that the code makes by a literal name, with the names of its figures."""
     for _, nodes in _modules():
         for node in nodes:
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == name and node.args:
+            if _calls(node, name) and node.args:
                 figures = node.args[1] if len(node.args) > 1 else ast.Dict([], [])
                 if isinstance(node.args[0], ast.Constant) and isinstance(figures, ast.Dict):
                     keys = {key.value for key in figures.keys if isinstance(key, ast.Constant)}
@@ -56,7 +61,7 @@ def test_every_threat_has_a_sentence() -> None:
     names = set()
     for _, nodes in _modules("experiment"):
         for node in nodes:
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Threat":
+            if _calls(node, "Threat"):
                 given = {keyword.arg: keyword.value for keyword in node.keywords}
                 assert "text" not in given or "control.text" in ast.unparse(given["text"])
                 chosen = given.get("form", given["name"])

@@ -48,7 +48,7 @@ def found(source: str) -> Iterator[tuple[str, str]]:
         if _PROGRAM.fullmatch(text.rpartition("/")[2]):
             yield "program", text
     for node in sources.walk(source):
-        changes = isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in _CALLS
+        changes = isinstance(node, ast.Call) and _called(node) in _CALLS
         if changes and ast.unparse(node.args[0]) != "0":  # 0 is powerprof itself
             yield "call", ast.unparse(node)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _reaches_the_kernel(node):
@@ -63,13 +63,18 @@ def _reaches_the_kernel(function: ast.AST) -> bool:
     return any(_KERNEL.search(word) for word in words)
 
 
+def _called(call: ast.Call) -> str:
+    """The last name of a called function; empty for another expression."""
+    return getattr(call.func, "attr", "") or getattr(call.func, "id", "")
+
+
 def _writes(node: ast.AST) -> bool:
     """Whether it is a call that can write to a file."""
     if not isinstance(node, ast.Call):
         return False
-    name = ast.unparse(node.func).rpartition(".")[2]
-    rest = " ".join(ast.unparse(one) for one in [*node.args, *(keyword.value for keyword in node.keywords)])
+    name = _called(node)
     if name == "open":
+        rest = " ".join(ast.unparse(one) for one in [*node.args, *(keyword.value for keyword in node.keywords)])
         modes = [one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
         return bool(_FLAGS.search(rest)) or any(len(one) < 4 and _MODE.search(one) for one in modes)
     return name in _WRITING

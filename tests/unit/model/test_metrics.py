@@ -13,7 +13,7 @@ from powerprof.model.metrics import METRICS, OWNED_METRICS, find_metric, unit_of
 from powerprof.report.labels import define_metric
 from powerprof.workloads.catalogue import find_workload, list_folders
 from powerprof.workloads.studies import find_study, list_studies
-from tests.unit.layers.sources import PACKAGE
+from tests.unit.layers import sources
 
 UNITS = {"1", "1/s", "%", "ms", "s", "J", "J·s", "W", "B", "B/s", "rows", "MHz", "ms/s"}
 NAMES = [*METRICS, *(f"{name}:a_b:c" for name in OWNED_METRICS)]
@@ -43,9 +43,9 @@ def test_labels_are_distinct() -> None:
 def test_no_module_gives_a_metric_another_unit() -> None:
     """A unit that is written where a figure is built would be a second definition."""
     written = [
-        f"{path.relative_to(PACKAGE)}:{node.lineno}"
-        for path in sorted(PACKAGE.rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        f"{name}:{node.lineno}"
+        for name, source in sources.modules().items()
+        for node in sources.walk(source)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("Figures", "RunMetric")
         for keyword in node.keywords
         if keyword.arg == "unit" and isinstance(keyword.value, ast.Constant)

@@ -20,8 +20,8 @@ from powerprof.queries.comparison import compare_queries
 from powerprof.report import idle_answer, queries_comparison, saturation, study
 from powerprof.report.cure import answer_of as cure_answer
 from powerprof.report.table import Places
-from tests.conftest import REPOSITORY
-from tests.unit.experiment.test_studies import STUDY, finding, study_run
+from tests.unit.experiment.test_studies import STUDY, finding
+from tests.unit.layers import sources
 from tests.unit.queries.test_comparison import of, window
 from tests.unit.report import test_words
 from tests.unit.report.distinct_records import make_kind
@@ -148,7 +148,7 @@ def _study(seed: int) -> Iterator[Said]:
         within = 10 ** chance.uniform(-2, 2) * abs(metric.a.mean or 1.0) if expected == "same" else None
         wanted.append(finding(metric.name, "index:a", "index:b", expected=expected, within=within or None))
     rows = build_rows(replace(STUDY, findings=wanted), {"index": record}, 1)
-    run = replace(study_run(), rows=rows)
+    run = replace(test_words._STUDY_RUN, rows=rows)
     table = study.findings_table(run, Places(run))
     for metric, row, shown in zip(metrics, rows, table.rows, strict=True):
         outcome, ends = shown.words("outcome"), metric.difference.ci95
@@ -253,9 +253,9 @@ _MAKERS = {"Claim": {"powerprof/statistics/verdicts.py"}, "Outcome": {"powerprof
 def test_only_one_module_makes_claims_and_one_their_words() -> None:
     found: dict[str, set[str]] = {name: set() for name in _MAKERS}
     worded = set()
-    for path in (REPOSITORY / "powerprof").rglob("*.py"):
-        place, text = str(path.relative_to(REPOSITORY)), path.read_text(encoding="utf-8")
-        for node in ast.walk(ast.parse(text)):
+    for module, text in sources.modules().items():
+        place = f"powerprof/{module}"
+        for node in sources.walk(text):
             name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
             # Programs have an Outcome too.
             if name in found and (name == "Claim" or place.startswith("powerprof/report/")):
