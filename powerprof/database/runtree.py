@@ -33,7 +33,7 @@ _USER_NAMESPACE, _NETWORK_NAMESPACE = "/proc/thread-self/ns/user", "/proc/thread
 
 
 class RunTree(Closeable):
-    """A directory `powerprof-XXXXXXXX` with mode 0700 below $TMPDIR or /tmp; use it as a context manager.
+    """A directory `powerprof-XXXXXXXXXXXX` with mode 0700 below $TMPDIR or /tmp; use it as a context manager.
 
     When the block ends, programs started with `tree.mark` are killed and the directory is removed. The janitor
     process does it if powerprof is killed. powerprof does it if the janitor was killed. Raises PowerprofError if the

@@ -34,7 +34,7 @@ from powerprof.system.tasks import has_ended, is_ended, is_stopped, list_threads
 
 _CGROUPS = Path("/sys/fs/cgroup")
 # The folder of a private server (database.runtree), which its command line contains.
-_PRIVATE_FOLDER = re.compile(r"/powerprof-[0-9a-f]{8}/")
+_PRIVATE_FOLDER = re.compile(r"/powerprof-[0-9a-f]{12}/")
 
 
 class TargetChoice(Protocol):

@@ -23,7 +23,7 @@ VERBS = {
     "functions": ["*"],
 }
 _DATA = "/var/lib/data"
-_PRIVATE = "/tmp/powerprof-0a1b2c3d/server-1/data"
+_PRIVATE = "/tmp/powerprof-0a1b2c3d4e5f/server-1/data"
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from powerprof.database.runtree import may_enter
+from powerprof.database.runtree import RunTree, may_enter
+from powerprof.system import targets
+from tests.conftest import REPOSITORY
 
 
 @pytest.mark.parametrize(
@@ -48,3 +51,12 @@ def test_the_first_matching_class_of_a_directory_decides(
 
 def test_a_missing_directory_cannot_be_entered(tmp_path: Path) -> None:
     assert may_enter(tmp_path / "none/below", os.geteuid(), os.getegid()) == tmp_path / "none"
+
+
+def test_a_server_in_a_tree_is_private_for_every_command(tmp_path: Path) -> None:
+    """The name of the folder has two owners, because the janitor is a program without powerprof."""
+    with RunTree(tmp_path) as tree:
+        assert targets._PRIVATE_FOLDER.search(f"--datadir={tree.path}/server/data")
+        for page in ("server", "environment"):
+            text = (REPOSITORY / f"docs/reference/{page}.md").read_text("utf-8")
+            assert re.sub(r"[0-9a-f]{12}", "X" * 12, tree.path.name) in text

@@ -206,7 +206,7 @@ def test_a_thread_selects_its_process(fake_tree: Tree) -> None:
 
 
 def test_private_servers_are_not_the_hosts(fake_tree: Tree) -> None:
-    private = _process(20, "mariadbd", place="/tmp/powerprof-0123abcd/server")
+    private = _process(20, "mariadbd", place="/tmp/powerprof-0123456789ab/server")
     fake_tree({**_process(10, "mariadbd"), **private, **_process(30, "postgres", children="31")})
     fake_tree({**_process(31, "postgres", 30), **_process(40, "mysqldump"), **_process(50, "mysqld", state="Z")})
     assert targets.list_servers() == [10, 30]
