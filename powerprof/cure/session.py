@@ -33,7 +33,7 @@ from powerprof.reversible.groups import describe_values, join_values
 from powerprof.reversible.host_settings import FileAway
 from powerprof.reversible.journal import Journal, SavedSetting
 from powerprof.reversible.session_copies import kept_text
-from powerprof.system.errors import PowerprofError
+from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.processes import name_of
 from powerprof.system.targets import Target
 from powerprof.system.tasks import list_threads
@@ -82,6 +82,7 @@ class _Trial(msgspec.Struct):
         self.say("testing the change: set it once and restore it")
         with self._change(journal) as change:
             changed_values = change.since
+        check_value(plan, changed_values)
         thread = plan.remedy.thread
         watch = LatencyWatch(request.max_p95_percent, request.guard_percentile)
         tid = None if thread is None else thread.tid
@@ -184,6 +185,22 @@ class _Trial(msgspec.Struct):
         except PowerprofError:
             still_open = None
         return kept_text(self.plan.remedy.name, self.plan.value, still_open)
+
+
+def check_value(plan: PlannedChange, values: Sequence[str | None]) -> None:
+    """Raise UsageError if the server keeps a variable within a limit: its number is not the requested one."""
+    name, wanted = plan.remedy.name, plan.value
+    if plan.remedy.kind != "variable" or not values or values[0] is None:
+        return
+    try:
+        is_same = float(values[0]) == float(wanted)
+    except ValueError:
+        return  # a word: ON reads as 1
+    if not is_same:
+        raise UsageError(
+            f"--set {name}={wanted}: the server sets it to {values[0]} instead; it is {plan.befores[0]} again",
+            f"--set {name}={values[0]}",
+        )
 
 
 def _order_windows(first: int, pairs: int, seed: int) -> list[tuple[int, Arm]]:

@@ -27,7 +27,7 @@ from powerprof.model.records import EnergyReading, StateResidency, Window
 from powerprof.queries.records import Latency
 from powerprof.reversible.host_settings import FileAway, HostFile
 from powerprof.reversible.journal import SavedSetting
-from powerprof.system.errors import PowerprofError
+from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.targets import Target
 
 _NAMES: dict[str, Arm] = {"a": "before", "b": "cured"}
@@ -372,3 +372,24 @@ def test_each_cpu_keeps_its_value_in_a_window(tmp_path: Path) -> None:
     with pytest.raises(FileAway, match="the governor on CPU 0 is missing"):
         trial._check_values(["teo"] * 4)
     assert [session._read_restored(each) for each in saved[:2]] == ["menu", "ladder"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted", "taken", "is_refused"),
+    [
+        ("variable", "900000", "20000", True),
+        ("variable", "33.5", "33.500000", False),
+        ("variable", "100", "100", False),
+        ("variable", "ON", "1", False),
+        ("variable", "100", None, False),
+        ("timer_slack", "50000000", "50000001", False),
+    ],
+)
+def test_a_value_that_the_server_limits_is_refused(kind: Any, wanted: str, taken: str | None, is_refused: bool) -> None:
+    made = plan(kind, before="7", value=wanted)
+    if not is_refused:
+        session.check_value(made, [taken])
+        return
+    with pytest.raises(UsageError, match=rf"sets it to {taken} instead; it is 7 again") as caught:
+        session.check_value(made, [taken])
+    assert caught.value.hint == f"--set x={taken}"
