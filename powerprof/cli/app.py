@@ -35,7 +35,7 @@ from powerprof.cli.parameters import (
 from powerprof.cli.remedies import BEFORE_COMMAND, find_command, find_remedy
 from powerprof.cli.terminal import leave_terminal, print_sentence, print_text, terminal_width
 from powerprof.model.text import approximate_time
-from powerprof.system import paths
+from powerprof.system import open_files, paths
 from powerprof.system.errors import (
     DataError,
     Declined,
@@ -65,8 +65,8 @@ class Invocation(msgspec.Struct, frozen=True):
 # Key of a context for the typed values: option → texts.
 _TYPED = "powerprof.typed"
 _MOST_SERVERS = 8
-# Files: Python, its libraries and two child processes. Memory: the address space of the libraries.
-_LEAST_FILES, _LEAST_MIB = 64, 640
+# The address space of the libraries.
+_LEAST_MIB = 640
 # "run as root", perhaps with another remedy.
 _RUN_AS_ROOT = re.compile(r"run as root( or as its user)?(?:, or:? (.*))?")
 # A terminal of 80 columns shows it in four lines.
@@ -342,7 +342,10 @@ def _print_error(error: PowerprofError | Interrupted, arguments: Sequence[str] =
         if isinstance(error, Declined):
             print_text(error.message, error=True)
             return
-        remedy = find_remedy(error, arguments, _accepts) if isinstance(error, UsageError) else error.hint
+        remedy = error.hint
+        if isinstance(error, UsageError):
+            with suppress(OSError):  # of modules and names that it looks up
+                remedy = find_remedy(error, arguments, _accepts)
         for kind, text in (("error", error.message), ("hint", _limit_hint(error) or _root_hint(remedy))):
             if text:
                 print_sentence(_shortened(printable(f"{kind}: {text}")))
@@ -381,14 +384,13 @@ def _root_hint(hint: str | None) -> str | None:
 
 def _check_limits() -> None:
     """Raise PowerprofError if the shell allows too few files or too little memory: libraries would fail later."""
-    for kind, least, text in (
-        (resource.RLIMIT_NOFILE, _LEAST_FILES, f"{{:,}} open files; powerprof needs {_LEAST_FILES}"),
-        (resource.RLIMIT_AS, _LEAST_MIB << 20, f"{{:,}} bytes of memory; powerprof needs {_LEAST_MIB} MiB"),
-    ):
-        allowed = resource.getrlimit(kind)[0]
-        if allowed != resource.RLIM_INFINITY and allowed < least:
-            option = "-n 1024" if kind == resource.RLIMIT_NOFILE else "-v unlimited"
-            raise PowerprofError(f"this shell allows {text.format(allowed)}", f"raise the limit: ulimit {option}")
+    open_files.prepare()
+    allowed = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if allowed != resource.RLIM_INFINITY and allowed < _LEAST_MIB << 20:
+        raise PowerprofError(
+            f"this shell allows {allowed:,} bytes of memory; powerprof needs {_LEAST_MIB} MiB",
+            "raise the limit: ulimit -v unlimited",
+        )
 
 
 def _limit_hint(error: BaseException) -> str | None:
@@ -400,9 +402,9 @@ def _limit_hint(error: BaseException) -> str | None:
         cause = cause.__cause__ or cause.__context__
     numbers = {cause.errno for cause in causes if isinstance(cause, OSError)}
     said = str(error).lower()
-    files, memory = resource.getrlimit(resource.RLIMIT_NOFILE)[0], resource.getrlimit(resource.RLIMIT_AS)[0]
+    memory = resource.getrlimit(resource.RLIMIT_AS)[0]
     if numbers & {errno.EMFILE} or "too many open files" in said:
-        return f"this shell allows {files} open files; raise the limit: ulimit -n {max(1024, 4 * files)}"
+        return open_files.describe_remedy()
     if errno.EFBIG in numbers and (size := resource.getrlimit(resource.RLIMIT_FSIZE)[0]) != resource.RLIM_INFINITY:
         return f"this shell allows files of {size:,} bytes; raise the limit: ulimit -f unlimited"
     is_short = errno.ENOMEM in numbers or any(isinstance(cause, (MemoryError, ImportError)) for cause in causes)

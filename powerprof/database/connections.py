@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from powerprof.database import sql
 from powerprof.database.base import Server
-from powerprof.system import files, paths
+from powerprof.system import files, open_files, paths
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError, UsageError
 
@@ -143,22 +143,9 @@ def check_clients(count: int) -> None:
 
 
 def raise_open_files(needed: int) -> None:
-    """Raise RLIMIT_NOFILE of this process and its future children. Raise PowerprofError."""
-    needed += SPARE_FILES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return
-    top = hard if hard == resource.RLIM_INFINITY else max(hard, needed)
-    for limits in ((needed, hard), (needed, top)):
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        except (ValueError, OSError):
-            continue
-        return
-    raise PowerprofError(
-        f"{needed} open files are needed and this process may have {hard}",
-        f"run as root, raise it (ulimit -Hn {needed}), or use fewer --clients",
-    )
+    """Raise the limit of open files of this process and its future children. Raise TooManyFilesError."""
+    if not open_files.allow(needed + SPARE_FILES, beyond_hard=True):
+        raise open_files.explain_shortage(needed + SPARE_FILES)
 
 
 def check_threads(count: int, *, server_uid: int | None = None) -> None:

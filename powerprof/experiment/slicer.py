@@ -28,6 +28,7 @@ class Slicer(Closeable):
         self._slice_s = slice_s
         self._over = threading.Event()
         self._read: list[tuple[float, int | None, int | None]] = []
+        self._problem: PowerprofError | OSError | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
@@ -35,8 +36,10 @@ class Slicer(Closeable):
         self._thread.start()
 
     def finish(self) -> Slices:
-        """Stop reading and return the slices."""
+        """Stop reading and return the slices. Raise PowerprofError or OSError if they could not be read."""
         self.close()
+        if self._problem is not None:
+            raise self._problem
         return build_slices(self._read)
 
     def close(self) -> None:
@@ -57,6 +60,8 @@ class Slicer(Closeable):
                 due_s += self._slice_s
                 if self._over.wait(max(0.0, due_s - time.monotonic())):
                     return
+        except (PowerprofError, OSError) as error:
+            self._problem = error
         finally:
             if reader is not None:
                 reader.close()

@@ -10,14 +10,13 @@ from __future__ import annotations
 import errno
 import os
 import re
-import resource
 import struct
 from collections.abc import Sequence
 from pathlib import Path
 
 from powerprof.measure.clock import kernel_ns
 from powerprof.measure.idle_counters import CpuReading, Snapshot, StateInfo, is_polling
-from powerprof.system import errors, files, paths
+from powerprof.system import errors, files, open_files, paths
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
 from powerprof.system.foreign_text import whole
@@ -117,7 +116,7 @@ class _Cpu:
 class CpuidleReader(Closeable):
     """Reads the counters of every CPU through descriptors that stay open: about 3 µs per counter.
 
-    If a machine has more counters than half the limit of open files, the rest is opened at every reading. Raises
+    If a machine has more counters than half of the spare open files, the rest is opened at every reading. Raises
     PowerprofError for an unreadable counter. `cpus` is empty without a cpuidle driver.
     """
 
@@ -125,7 +124,7 @@ class CpuidleReader(Closeable):
         self.root = root or paths.sysfs()
         self.notes: list[str] = []
         self._cpus: dict[int, _Cpu] = {}
-        self._budget = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+        self._budget = open_files.count_spare() // 2
         without = []
         for cpu in online_cpus(self.root):
             states = _list_numbered(self.root / f"devices/system/cpu/cpu{cpu}/cpuidle", _STATE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -24,6 +23,7 @@ from powerprof.measure.pstates import (
     read_frequencies,
 )
 from powerprof.model.system_activity import CpuLoad, DeviceInterrupts, DiskRates, OsRates
+from powerprof.system import open_files
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import try_text
 from powerprof.system.paths import is_this_host, procfs, sysfs
@@ -58,7 +58,7 @@ class Migrations:
 
     def __init__(self, cpus: Sequence[int]) -> None:
         self._descriptors: list[int] = []
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8  # the rest is for the measurement itself
+        limit = open_files.count_spare() // 8
         try:
             for cpu in cpus if is_this_host() and len(cpus) <= limit else ():
                 self._descriptors.append(open_counter(TYPE_SOFTWARE, _MIGRATIONS, cpu))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import resource
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ import msgspec
 from powerprof.measure.cpuidle import format_cpu_list, parse_cpu_list
 from powerprof.measure.perf_events import open_counter, read_counter
 from powerprof.model.system_activity import CpuFrequency, Frequencies, FrequencyLimits, PState
+from powerprof.system import open_files
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import try_int, try_text
 from powerprof.system.foreign_text import whole
@@ -29,7 +29,7 @@ from powerprof.system.paths import is_this_host, sysfs
 
 _MSR = "bus/event_source/devices/msr"
 _CLOCKS = ("aperf", "mperf", "tsc")
-_FILES_SHARE = 8  # of this process's limit of open files: the rest is for the measurement
+_FILES_SHARE = 8  # of the spare open files
 Clocks = tuple[int, int, int]  # aperf, mperf, tsc
 
 
@@ -58,7 +58,7 @@ class PerfClocks:
         self._descriptors: dict[int, list[int]] = {}
         unit = sysfs() / _MSR
         kind, events = try_int(unit / "type"), [_read_event(unit, clock) for clock in _CLOCKS]
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _FILES_SHARE
+        limit = open_files.count_spare() // _FILES_SHARE
         if not is_this_host() or kind is None or None in events or len(_CLOCKS) * len(cpus) > limit:
             return
         try:

@@ -19,7 +19,7 @@ import msgspec
 
 from powerprof.measure.window import WindowPart
 from powerprof.model.records import Ended, EndOfTarget
-from powerprof.system import descriptors, signals
+from powerprof.system import descriptors, open_files, signals
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.files import try_text
@@ -92,6 +92,7 @@ class TargetLife(Closeable, WindowPart):
             raise
 
     def _watch_ends(self) -> None:
+        open_files.allow(open_files.count_needed() + 2 * len(self._programs))
         for pid in self._programs:
             self._watch(pid)
         for root in self._target.roots:

@@ -21,6 +21,7 @@ from typing import IO, Any
 
 import msgspec
 
+from powerprof.system import open_files
 from powerprof.system.caller import SYSTEM_PATH, account_of, caller, is_delegated
 from powerprof.system.child import Child, die_with_parent
 from powerprof.system.descendants import Leftovers, adopt_orphans, end_descendants
@@ -120,6 +121,7 @@ def _convert_start_errors(program: str, confinement: Confinement | None) -> Iter
         raise _explain_failed_start(program, error) from error
     except subprocess.SubprocessError as error:
         # subprocess reports only that something failed before exec.
+        open_files.raise_if_used_up()
         if confinement is None or isinstance(error, subprocess.TimeoutExpired):
             raise
         if confinement.root is None:
@@ -274,7 +276,7 @@ def start_typed(argv: Sequence[str], *, stderr: int | IO[Any]) -> subprocess.Pop
             stderr=stderr,
             start_new_session=True,
             env=env,
-            preexec_fn=die_with_parent,  # noqa: PLW1509
+            preexec_fn=_prepare_typed,  # noqa: PLW1509
             user=account.uid if account else None,
             group=account.gid if account else None,
             extra_groups=account.groups if account else None,
@@ -282,6 +284,11 @@ def start_typed(argv: Sequence[str], *, stderr: int | IO[Any]) -> subprocess.Pop
     except OSError as error:
         adopt_orphans(False)
         raise _explain_failed_start(argv[0], error) from error
+
+
+def _prepare_typed() -> None:
+    open_files.restore()
+    die_with_parent()
 
 
 def wait_for_cost(process: subprocess.Popen[bytes], timeout_s: float | None = None) -> float | None:

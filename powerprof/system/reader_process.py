@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.system import descriptors, errors, files, programs, reader_child, signals
+from powerprof.system import descriptors, errors, files, open_files, programs, reader_child, signals
 from powerprof.system.caller import is_system_account
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
@@ -45,7 +45,7 @@ _START_S, _END_S = 20.0, 0.5
 _MAX_BYTES = 512 << 20
 # Places of memory and mapped files in one request.
 _MAX_PLACES = 500
-_MAX_FILES = 100
+_MAX_FILES = 50
 _CONTROL_BYTES = socket.CMSG_SPACE(4)
 _MSG_CMSG_CLOEXEC = 0x40000000
 _LATER = "beyond the copies of one answer"
@@ -395,8 +395,11 @@ class ReaderProcess(Closeable):
                 continue
             # A receive ends after the first part with a descriptor.
             most_bytes = min(max(size - len(self._buffer), 1 << 16), 1 << 20)
-            part, control, _, _ = self._channel.recvmsg(most_bytes, _CONTROL_BYTES, _MSG_CMSG_CLOEXEC)
+            part, control, flags, _ = self._channel.recvmsg(most_bytes, _CONTROL_BYTES, _MSG_CMSG_CLOEXEC)
             self._received += [struct.unpack("i", words)[0] for _, _, words in control]
+            if flags & socket.MSG_CTRUNC:
+                # A descriptor was lost (unix(7)).
+                raise open_files.explain_shortage()
             if not part:
                 raise BrokenPipeError
             self._buffer += part

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from powerprof.measure.procfs import read_stat
 from powerprof.measure.window import WindowPart
@@ -50,13 +51,14 @@ class RunTimeMeter(Closeable, WindowPart):
         self._thread = thread
 
     def _watch(self) -> None:
-        while not self._over.wait(self._every_s):
-            if (so_far := self._measure()) is None:
-                return
-            if so_far[1] >= ENOUGH:
-                self._program.stop_counting()
-                self._priced = so_far
-                return
+        with suppress(OSError):  # `spent_s` reads them again
+            while not self._over.wait(self._every_s):
+                if (so_far := self._measure()) is None:
+                    return
+                if so_far[1] >= ENOUGH:
+                    self._program.stop_counting()
+                    self._priced = so_far
+                    return
 
     def _measure(self) -> tuple[float, int] | None:
         run_s = self._program.run_time_s()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-import resource
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -30,7 +29,6 @@ _CPU_CLOCK, _MINOR_FAULTS, _MAJOR_FAULTS = 0, 5, 6
 _TIMERS, _SPREAD = 5, 0.4
 # A clock that is behind by more than this, and this part of the time, stood still: its CPU was offline.
 _BEHIND_NS, _BEHIND = 1_000_000, 0.001
-_OTHER_FILES = 256
 
 
 def draw_periods_ns(rate_hz: int) -> list[int]:
@@ -111,7 +109,6 @@ class Sampler(Closeable):
         self.close()
         self._open_events, self._closed_count = open_events, 0
         cpus = online_cpus()
-        _allow_files((_TIMERS + 1) * len(cpus) + _OTHER_FILES)
         for cpu in cpus:
             try:
                 self._open_cpu(cpu)
@@ -122,8 +119,7 @@ class Sampler(Closeable):
                 if error.errno in (errno.EPERM, errno.EACCES):
                     raise not_permitted_error() from error
                 raise PowerprofError(
-                    f"cannot sample on CPU {cpu} ({reason_of(error)})",
-                    "end other profilers, and allow more open files (ulimit -n)",
+                    f"cannot sample on CPU {cpu} ({reason_of(error)})", "end other profilers"
                 ) from error
         self.begin()
 
@@ -189,12 +185,3 @@ class Sampler(Closeable):
         """Stop sampling."""
         while self._cpus:
             self._cpus.popitem()[1].close()
-
-
-def _allow_files(count: int) -> None:
-    """Raise the soft limit of open files if it is lower than `count` and the hard limit allows it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

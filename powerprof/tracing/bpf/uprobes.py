@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from powerprof.measure.perf_events import set_program
+from powerprof.system import open_files
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.tracing.bpf import detacher, syscalls
 from powerprof.tracing.bpf.btf import Btf
@@ -99,6 +100,9 @@ class Uprobes:
         file = MappedFile.find(self._memory, file_fd)
         self._files.setdefault(file.address, file)
         path = ctypes.create_string_buffer(f"/proc/self/fd/{file_fd}".encode())
+        if not self.multi:  # one event and its link per place
+            count = sum(len(places) for _, _, places in self._group_places(list(sites)))
+            open_files.allow(open_files.count_needed() + len(self._links) + 2 * count)
         attach = self._attach_multi if self.multi else self._attach_each
         attach(
             _Order(path, EVERY_PROCESS if every_process else pid, lambda: file.require_fit([pid], self._prelude.run)),
@@ -223,7 +227,9 @@ def _raise_if_hopeless(error: OSError, pid: int) -> None:
     if error.errno == errno.ESRCH:
         raise PowerprofError(f"process {pid} is gone", "ps -e lists them") from error
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        raise PowerprofError("too many open files for these probes", "ulimit -n 8192, or fewer functions") from error
+        raise PowerprofError(
+            "too many open files for these probes", f"choose fewer functions, or {open_files.describe_remedy()}"
+        ) from error
 
 
 def _explain_refusal(error: OSError) -> str:

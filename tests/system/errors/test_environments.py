@@ -134,7 +134,7 @@ def test_a_signal_when_all_is_done(powerprof_cli: Cli) -> None:
         ("export TMPDIR=/etc/passwd", ["idle"], "TMPDIR=/etc/passwd: not a directory", "unset it"),
         ("export TMPDIR=/proc/nosuch", ["runs"], "TMPDIR=/proc/nosuch: no such directory", "unset it"),
         ("mkdir gone; cd gone; rmdir ../gone", ["runs"], "the working directory is gone", "cd to another directory"),
-        ("ulimit -n 20", ["attribute", "--system", "--duration", "50ms"], "20 open files", "ulimit -n 1024"),
+        ("ulimit -n 20", ["attribute", "--system", "--duration", "50ms"], "20 open files", "1024"),
         ("ulimit -v 300000", ["attribute", "--system", "--duration", "50ms"], "memory", "ulimit -v unlimited"),
     ],
 )

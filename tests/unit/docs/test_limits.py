@@ -33,7 +33,7 @@ from powerprof.report import recent_profiles
 from powerprof.report.html import queries as html_queries
 from powerprof.report.html import text as html_text
 from powerprof.statistics import verdicts
-from powerprof.system import foreign_data, outside_files
+from powerprof.system import foreign_data, open_files, outside_files
 from powerprof.tracing import (
     followed,
     functions,
@@ -135,7 +135,8 @@ PHRASES = [
     ("reference/diagnose.md", f"as root the CPU time of statements for {statement_window.WINDOW_S:g} s"),
     ("reference/environment.md", f"less than {runs._NEEDED_BYTES >> 20} MiB free"),
     ("reference/environment.md", f"less than {preparation._SERVER_BYTES >> 20} MiB in `$TMPDIR`"),
-    ("reference/environment.md", f"fewer than {app._LEAST_FILES} open files (`ulimit -n`) or {app._LEAST_MIB} MiB"),
+    ("reference/environment.md", f"below {open_files._NEEDED} open files and {open_files._NEEDED_PER_CPU} per CPU"),
+    ("reference/environment.md", f"less than {app._LEAST_MIB} MiB of memory (`ulimit -v`)"),
     ("reference/metrics.md", f"at most {live_statements._MAX_TEXT} characters"),
     ("reference/metrics.md", f"The `--top` rows ({metrics.TOP})"),
     ("reference/metrics.md", f"A row ends after {metrics.STALE_S:g} s without activity"),

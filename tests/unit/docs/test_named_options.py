@@ -45,6 +45,7 @@ _OTHERS = {
     "energy/replay.py": _TURBOSTAT,
     "host/program_probes.py": {"--quiet", "--num", "--interval"},
     "host/": {"--cap-add", "--pid", "--privileged"},
+    "system/open_files.py": {"--pid", "--nofile", "--ulimit"},  # of prlimit and docker
     "system/pid_namespaces.py": {"--pid", "--fork", "--mount-proc"},
     "cli/app.py": {"--install-completion"},  # of the parser
     "cli/synonyms.py": None,

@@ -118,7 +118,7 @@ EXAMPLES = {
 }  # fmt: skip
 # Rows that need a server, a limit of the shell or an account: the files with their tests.
 ELSEWHERE = {
-    "fewer than": "tests/system/errors/test_environments.py",
+    "a hard limit": "tests/system/errors/test_few_files.py",
     "a measured command": "tests/system/experiment/test_commands.py",
     "a server that refuses": "tests/system/errors/test_hostile_servers.py",
     "`diagnose --pid` of a server": "tests/system/diagnosis/test_diagnose_faults.py",
