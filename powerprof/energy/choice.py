@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from powerprof.energy.layouts import SUMMED, read_topology
 from powerprof.energy.meter_set import MeterSet
@@ -27,7 +28,8 @@ _CHECK_S = 0.1
 _WHOLE_SCOPES = tuple(scope for scope in SUMMED if scope != "dram")
 
 
-def _list_openers(meter_log: Path | None, is_auto: bool) -> dict[str, Callable[[], Meter]]:
+def list_openers(meter_log: Path | None = None, *, is_auto: bool = True) -> dict[str, Callable[[], Meter]]:
+    """Return how to open each meter. The automatic choice takes only chips with a known meaning."""
     from powerprof.energy.meters.battery import open_battery
     from powerprof.energy.meters.hwmon import open_hwmon
     from powerprof.energy.meters.ipmi import open_ipmi
@@ -40,7 +42,6 @@ def _list_openers(meter_log: Path | None, is_auto: bool) -> dict[str, Callable[[
         "rapl": open_rapl,
         "perf_power": open_perf_power,
         "turbostat": open_turbostat,
-        # The automatic choice takes only chips with a known meaning.
         "hwmon": lambda: open_hwmon(host_only=is_auto),
         "battery": open_battery,
         "ipmi": open_ipmi,
@@ -55,7 +56,7 @@ def open_meters(choice: str, *, meter_log: Path | None = None) -> MeterSet:
     """
     selected = parse_choice(choice)
     words = list(selected)
-    openers = _list_openers(meter_log, is_auto=words == ["auto"])
+    openers = list_openers(meter_log, is_auto=words == ["auto"])
     meters: list[Meter] = []
     try:
         if words == ["auto"]:
@@ -94,22 +95,18 @@ def _open_best(openers: dict[str, Callable[[], Meter]], meters: list[Meter]) -> 
     remedies: list[str] = []
     flawed: Meter | None = None
     for name in AUTO:
-        try:
-            meter = _open_counting(name, openers)
-        except PowerprofError as error:
-            message = error.message
-            reasons.append(message if message.startswith(f"{name}:") else f"{name}: {message}")
-            if isinstance(error, UnusableMeterError) and error.hint:
-                remedies.append(f"{name}: {error.hint}")
-            continue
-        flaw, is_host = (None, True) if name not in _CHECKED else find_meter_flaw(openers[name])
-        if flaw is not None:
-            reasons.append(f"{name}: {flaw}")
-            if flawed is None and is_host:
+        trial = try_meter(name, openers)
+        meter = trial.meter
+        if trial.reason is not None:
+            reasons.append(f"{name}: {trial.reason}")
+            if trial.remedy:
+                remedies.append(f"{name}: {trial.remedy}")
+            if meter is not None and flawed is None and trial.is_host:
                 flawed = meter
-            else:
+            elif meter is not None:
                 meter.close()
             continue
+        assert meter is not None  # noqa: S101
         meters.append(meter)
         if flawed is not None:
             flawed.close()
@@ -123,7 +120,34 @@ def _open_best(openers: dict[str, Callable[[], Meter]], meters: list[Meter]) -> 
     return f"no meter on this host: {'; '.join(reasons)}{remedy}"
 
 
-def find_meter_flaw(open_meter: Callable[[], Meter]) -> tuple[str | None, bool]:
+class MeterTrial(NamedTuple):
+    """One meter of `auto`, opened, or the reason why it is not used.
+
+    Attributes:
+        meter: also one without a total.
+        remedy: for a meter of this host without a figure now.
+        is_host: any of its domains is of the machine.
+    """
+
+    meter: Meter | None
+    reason: str | None = None
+    remedy: str | None = None
+    is_host: bool = True
+
+
+def try_meter(name: str, openers: Mapping[str, Callable[[], Meter]]) -> MeterTrial:
+    """Open a meter and decide whether `auto` may use it. The caller closes it."""
+    flaw, is_host = None, True
+    try:
+        if name in _CHECKED:
+            flaw, is_host = _find_meter_flaw(openers[name])
+        return MeterTrial(_open_counting(name, openers), flaw, None, is_host)
+    except PowerprofError as error:
+        remedy = error.hint if isinstance(error, UnusableMeterError) else None
+        return MeterTrial(None, flaw or error.message.removeprefix(f"{name}: "), remedy)
+
+
+def _find_meter_flaw(open_meter: Callable[[], Meter]) -> tuple[str | None, bool]:
     """Return why a meter can have no total (None if it can), and if any of its domains is of the machine.
 
     Two samples show whether its power readings are possible. Whether counters move is not tested.
@@ -155,7 +179,7 @@ def find_meter_flaw(open_meter: Callable[[], Meter]) -> tuple[str | None, bool]:
     return next((flaws[item.scope] for item in outer if item.scope in flaws), None), True
 
 
-def _open_counting(name: str, openers: dict[str, Callable[[], Meter]]) -> Meter:
+def _open_counting(name: str, openers: Mapping[str, Callable[[], Meter]]) -> Meter:
     """Open a meter and check that it moves while a CPU works. Files of another host are not probed."""
     if name.startswith(HOST_PREFIX):
         from powerprof.energy.meters.host import open_host

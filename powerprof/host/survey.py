@@ -4,18 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from powerprof.host.bpf_probes import probe_bcc, probe_headers, probe_stacks, probe_tracing
 from powerprof.host.capabilities import Capability, missing
 from powerprof.host.kernel_probes import probe_btf, probe_deep_idle, probe_privileges, probe_residency, probe_tracefs
-from powerprof.host.meter_probes import (
-    judge_energy,
-    probe_battery,
-    probe_hwmon,
-    probe_ipmi,
-    probe_perf_power,
-    probe_rapl,
-)
+from powerprof.host.meter_probes import PROBED, judge_energy, probe_meter
 from powerprof.host.program_probes import probe_dtrace, probe_powertop, probe_program, probe_server, probe_turbostat
 from powerprof.system.errors import PowerprofError, reason_of
 
@@ -32,13 +26,7 @@ def _try(name: str, probe: Callable[[], Capability]) -> Capability:
 
 def survey_host() -> list[Capability]:
     """Return the capabilities of this host. Takes about a second, mostly for a BPF program; changes nothing."""
-    meters = [
-        _try("rapl", probe_rapl),
-        _try("perf_power", probe_perf_power),
-        _try("hwmon", probe_hwmon),
-        _try("battery", probe_battery),
-        _try("ipmi", probe_ipmi),
-    ]
+    meters = [_try(name, partial(probe_meter, name)) for name in PROBED]
     return [
         _try("residency", probe_residency),
         _try("deep_idle", probe_deep_idle),

@@ -29,6 +29,7 @@ from powerprof.measure.energy_series import (
     power_energy,
 )
 from powerprof.model.records import Scope
+from powerprof.model.text import join_words
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.files import read_int, try_int, try_text
@@ -294,8 +295,9 @@ def open_hwmon(*, host_only: bool = False) -> HwmonMeter:
     root = paths.sysfs() / "class/hwmon"
     channels = find_channels(root)
     if not channels or (host_only and not any(channel.is_host for channel in channels)):
+        parts = join_words(list(dict.fromkeys(channel.chip for channel in channels)))
         raise CapabilityError(
-            f"hwmon: no chip in {root} reports the host's energy or power",
+            f"hwmon: no chip in {root} reports the host's energy or power{f', only parts: {parts}' if parts else ''}",
             "load the board's sensor driver (sensors-detect), or use another meter (--meter FILE)",
         )
     return HwmonMeter(channels, root)

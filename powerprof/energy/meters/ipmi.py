@@ -30,6 +30,8 @@ _NO_DCMI = re.compile(r"DCMI request failed", re.I)
 # A line of `ipmitool sdr elist full`: NAME | NUMBER | STATE | ENTITY | READING.
 _SENSOR = re.compile(r"^([^|\n]+?)\s*\|[^|\n]*\|[^|\n]*\|[^|\n]*\|([^|\n]*)$", re.M)
 _ON = ("activated", "active")
+# The kernel's names of the first controller.
+DEVICES = (Path("/dev/ipmi0"), Path("/dev/ipmi/0"), Path("/dev/ipmidev/0"))
 
 
 def find_server_watts(text: str) -> float | None:
@@ -113,9 +115,16 @@ class IpmiMeter(SampledMeter[PowerSample]):
 
 
 def _find_dcmi_command() -> list[str | Path]:
-    """Return the command of a DCMI power reading. Raise CapabilityError without a program for it."""
-    if program_search.which("ipmitool") is None and program_search.which("ipmi-dcmi") is not None:
+    """Return the command of a DCMI power reading. Raise CapabilityError without a program or a controller for it."""
+    device = next((path for path in DEVICES if path.exists()), None)
+    has_ipmitool = program_search.which("ipmitool") is not None
+    # FreeIPMI has its own drivers.
+    if program_search.which("ipmi-dcmi") is not None and not (has_ipmitool and device):
         return [program_search.need("ipmi-dcmi", "freeipmi-tools"), "--get-system-power-statistics"]
+    if device is None:
+        raise CapabilityError("ipmi: the kernel knows no management controller", "modprobe ipmi_devintf ipmi_si")
+    if not has_ipmitool:
+        raise UnusableMeterError(f"ipmi: {device} is there, and ipmitool is not installed", "apt install ipmitool")
     return [program_search.need("ipmitool", "ipmitool"), "dcmi", "power", "reading"]
 
 
@@ -145,13 +154,23 @@ def open_ipmi() -> IpmiMeter:
 
 
 @cache
-def _list_sensors(program: Path) -> str:
-    return programs.run([program, "sdr", "elist", "full"], timeout_s=_LIST_TIMEOUT_S).stdout
+def _list_sensors(program: Path) -> str | PowerprofError:
+    """Return the list of sensors, or the error. A slow controller is asked once."""
+    try:
+        return programs.run([program, "sdr", "elist", "full"], timeout_s=_LIST_TIMEOUT_S).stdout
+    except PowerprofError as error:
+        return error
 
 
 def _open_sensors(program: Path, refusal: str) -> IpmiMeter:
     """Open the power sensors of a controller without DCMI. Raise UnusableMeterError without a known sensor."""
-    scope, names, flaw = choose_sensors(_list_sensors(program))
+    sensors = _list_sensors(program)
+    if isinstance(sensors, PowerprofError):
+        raise UnusableMeterError(
+            f"ipmi: the controller has no DCMI power reading, and its sensors cannot be listed ({sensors.message})",
+            "ipmitool sdr elist full",
+        )
+    scope, names, flaw = choose_sensors(sensors)
     if not names:
         raise UnusableMeterError(
             f"ipmi: the controller has no DCMI power reading ({refusal}), and no power sensor of a known name",

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from powerprof.energy.meters.ipmi import IpmiMeter
+from powerprof.energy.meters import ipmi
 from powerprof.energy.request import EnergyRequest
 from powerprof.experiment.compare import compare_commands
 from powerprof.experiment.options import ExperimentOptions
@@ -74,7 +74,8 @@ def test_the_cpu_time_of_a_meters_program_is_not_the_commands(tmp_path: Path, mo
     )
     (folder / "ipmitool").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setattr(IpmiMeter, "max_interval_s", 0.1)
+    monkeypatch.setattr(ipmi, "DEVICES", (folder,))
+    monkeypatch.setattr(ipmi.IpmiMeter, "max_interval_s", 0.1)
     options = msgspec.structs.replace(ONE_WINDOW, energy=EnergyRequest(source="ipmi"))
     found = run_command(["sleep", "0.7"], options, _quiet, may_fail=False)
     # One to see whether it works, two at the ends of the window, the others within it.

@@ -12,8 +12,10 @@ import pytest
 from powerprof.energy import choice
 from powerprof.energy.choice import open_meters
 from powerprof.energy.meters import ipmi
+from powerprof.host.meter_probes import probe_meter
 from powerprof.system import paths, program_search, programs
 from tests.unit.energy.meter_trees import Tree
+from tests.unit.host.test_meter_reasons import find_contradictions
 
 _ROOT_ONLY = "<unreadable>"
 _MASKED = "<dangling link>"
@@ -148,7 +150,7 @@ HOSTS = [
         "ipmi",
         _chip(0, "power_meter", power1_average=_ROOT_ONLY),
         _BMC,
-        reasons=("hwmon: server ", "had no reading"),
+        reasons=("hwmon: server cannot be read",),
         never=("reads 0",),
     ),
     Host(
@@ -206,7 +208,7 @@ HOSTS = [
         "a card and a disk alone",
         None,
         {**_chip(0, "amdgpu", power1_average=30_000_000), **_chip(1, "nvme", power1_average=3_000_000)},
-        reasons=("hwmon: no chip", "ipmitool is not installed"),
+        reasons=("hwmon: no chip", "the kernel knows no management controller"),
     ),
 ]
 
@@ -242,10 +244,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
     yield made
 
 
-@pytest.mark.parametrize("host", HOSTS, ids=[host.name for host in HOSTS])
-def test_the_choice_is_the_best_meter_and_each_reason_is_true(
-    host: Host, tree: Tree, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def start_host(host: Host, tree: Tree, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write the files and programs of a host, and let its counters move."""
     # Long enough for a busy host, whose scheduler can take some milliseconds of it.
     monkeypatch.setattr(choice, "_PROBE_S", 0.1)
     if any("sleep 20" in text for text in host.programs.values()):
@@ -255,7 +255,35 @@ def test_the_choice_is_the_best_meter_and_each_reason_is_true(
     for name, text in host.programs.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
+    if "ipmitool" in host.programs:
+        monkeypatch.setattr(ipmi, "DEVICES", (folder / "ipmitool",))
+
+
+@pytest.mark.parametrize("host", HOSTS, ids=[host.name for host in HOSTS])
+def test_the_choice_is_the_best_meter_and_each_reason_is_true(
+    host: Host, tree: Tree, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_host(host, tree, folder, monkeypatch)
     with open_meters("auto") as meters:
         assert meters.names == (() if host.chosen is None else (host.chosen,)), meters.why
         assert all(reason in meters.why for reason in host.reasons), meters.why
         assert not any(reason in meters.why for reason in host.never), meters.why
+
+
+@pytest.mark.parametrize("host", HOSTS, ids=[host.name for host in HOSTS])
+def test_programs_and_counters_of_this_host_have_one_reason(
+    host: Host, tree: Tree, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_host(host, tree, folder, monkeypatch)
+    assert not find_contradictions(host.name)
+
+
+def test_a_list_of_sensors_that_fails_is_read_once(tree: Tree, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow controller takes a minute for it."""
+    lines = folder / "lines"
+    refused = "#!/bin/sh\n[ $1 = sdr ] && echo x >>{} && exit 1\necho 'DCMI request failed' >&2\nexit 1\n"
+    host = Host("", None, programs={"ipmitool": refused.format(lines)})
+    start_host(host, tree, folder, monkeypatch)
+    assert not find_contradictions(host.name)
+    assert "its sensors cannot be listed" in probe_meter("ipmi").detail
+    assert lines.read_text() == "x\n"

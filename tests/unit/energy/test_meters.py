@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from powerprof.energy.choice import open_meters
 from powerprof.energy.layouts import rapl_scope
 from powerprof.energy.meter_set import MeterSet
+from powerprof.energy.meters import ipmi
 from powerprof.energy.meters.ipmi import choose_sensors, find_server_watts, parse_sensors
 from powerprof.energy.meters.perf_power import OpenCounter, PerfPowerMeter, list_events
 from powerprof.energy.meters.rapl import Zone, select_domains
@@ -649,9 +650,10 @@ def test_a_platform_of_several_sockets_may_draw_kilowatts() -> None:
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is searched for programs first."""
+    """A folder that is searched for programs first, on a machine with a management controller."""
     folder = tmp_path / "bin"
     folder.mkdir()
+    monkeypatch.setattr(ipmi, "DEVICES", (folder,))
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     return folder
 
