@@ -7,13 +7,8 @@ import codecs
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from powerprof.system.next_steps import find_commands
-
-if TYPE_CHECKING:
-    from powerprof.model.records import Estimate
-
 
 # Prints one line of progress.
 Say = Callable[[str], None]
@@ -83,37 +78,6 @@ def signed(value: float | None, digits: int = 2) -> str:
     """Return `number` with + for values that are not negative."""
     text = number(value, digits)
     return text if value is None or text.startswith("−") else f"+{text}"
-
-
-def half_width(estimate: Estimate) -> float | None:
-    """Return half of the 95 % interval. None without one."""
-    if estimate.low is None or estimate.high is None:
-        return None
-    return (estimate.high - estimate.low) / 2
-
-
-def is_lopsided(mean: float, low: float, half: float) -> bool:
-    """Return whether `mean ± half` reaches below 0 although the interval from `low` does not: print both ends then."""
-    return low >= 0 > mean - half
-
-
-_MOST_DIGITS = 6
-
-
-def plus_minus(estimate: Estimate, digits: int = 2, *, sign: bool = False) -> str:
-    """Return `6.8 ± 0.5`; without an interval the mean alone.
-
-    Return `6.8 (0.5 to 20.0)` for a lopsided interval. A small half has as many digits as it needs.
-    """
-    half = half_width(estimate)
-    while half and digits < _MOST_DIGITS and not round(half, digits):
-        digits += 1
-    mean = signed(estimate.mean, digits) if sign else number(estimate.mean, digits)
-    if half is None or estimate.low is None or estimate.high is None:
-        return mean
-    if is_lopsided(estimate.mean, estimate.low, half):
-        return f"{mean} ({number(estimate.low, digits)} to {number(estimate.high, digits)})"
-    return f"{mean} ± {number(half, digits)}"
 
 
 def period(milliseconds: float | None) -> str:

@@ -15,6 +15,7 @@ from powerprof.experiment.phases import Finding, find_delta, judge_costs
 from powerprof.experiment.server_cost import find_obstacle
 from powerprof.model import text
 from powerprof.model.records import EnergyReading, Estimate, EstimateRange, IdleRun, Phase
+from powerprof.report import labels
 from powerprof.report.document import MARKDOWN, NOT_HTML, Document, Part, Section, Sentence, Shown, Tile, View
 from powerprof.report.html.text import figure_html
 from powerprof.report.idle_answer import answer_of, check, shown_of
@@ -43,7 +44,7 @@ def _power_rows(run: IdleRun, shown: Sequence[Phase]) -> list[list[str]]:
     kind = "estimated" if totals[0].kind == "estimated" else f"{totals[0].source}"
     digits = 2 if all((s.watts or 0) < 100 for s in totals) else 1
     change = _power_change(run, shown)
-    last = [text.plus_minus(change, digits, sign=True) + " W"] if change else []
+    last = [labels.plus_minus(change, digits, sign=True) + " W"] if change else []
     low, high = totals[0].low_watts, totals[0].high_watts
     is_wide = kind == "estimated" and low is not None and high is not None and high > WIDE * low
     if is_wide and len(totals) > 1:
@@ -129,7 +130,7 @@ def _drift(run: IdleRun) -> str:
         low, high = delta.difference.low, delta.difference.high
         if low is None or high is None or not low <= 0.0 <= high:
             unit, digits = ("wake-ups/s", 1) if delta.metric == "wakeups_hz" else ("points of C0", 2)
-            drifted.append(f"{text.plus_minus(delta.difference, digits, sign=True)} {unit}")
+            drifted.append(f"{labels.plus_minus(delta.difference, digits, sign=True)} {unit}")
     if not drifted:
         return " No significant baseline drift."
     return f" Baseline drift: {' and '.join(drifted)}. Smaller differences are not meaningful."

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 
@@ -11,6 +10,7 @@ from powerprof.experiment.phases import Cost, judge_costs, own_change
 from powerprof.experiment.server_cost import ServerCost, find_obstacle, server_cost
 from powerprof.model import text
 from powerprof.model.records import Estimate, IdleRun, Phase
+from powerprof.report import labels
 from powerprof.report.phases import shown_phases
 
 # A cost is unknown if it may reach the host's total, this many wake-ups/s or this many points of C0.
@@ -116,11 +116,11 @@ def _busy_note(cost: ServerCost) -> str:
 
 def _exit_rate(rate: Estimate, thread: tuple[str, float] | None) -> str:
     if not rate.mean:
-        return f"wakes no CPU (less than {_bound(rate.high)} times a second)"
-    rate_text = f"wakes the CPUs {text.plus_minus(rate, 1)} times a second"
+        return f"wakes no CPU (less than {labels.format_bound(rate.high)} times a second)"
+    rate_text = f"wakes the CPUs {labels.plus_minus(rate, 1)} times a second"
     if thread is None:
         return rate_text
-    share = "all" if thread[1] >= 0.99 * rate.mean else text.number(thread[1], 1)
+    share = "all" if thread[1] >= 0.99 * rate.mean else text.number(thread[1], labels.decimals_of(rate, 1))
     return f"{rate_text} ({share} of them its thread {text.shorten(thread[0], 40)})"
 
 
@@ -128,11 +128,11 @@ def _added_by_connections(cost: ServerCost, added: Estimate, clients: str) -> st
     low, high = added.low or 0.0, added.high or 0.0
     add = "adds" if clients.startswith("1 ") else "add"
     if low > 0:
-        return f"{clients} {add} {text.plus_minus(added, 1)}"
+        return f"{clients} {add} {labels.plus_minus(added, 1)}"
     if high < 0:
-        rate = cost.connected.mean if cost.connected is not None else None
-        return f"with {clients} fewer: {text.number(rate, 1)}"
-    return f"{clients} {add} less than {_bound(high)} (95 %)"
+        rate = cost.connected
+        return f"with {clients} fewer: {'?' if rate is None else labels.plus_minus(rate, 1)}"
+    return f"{clients} {add} less than {labels.format_bound(high)} (95 %)"
 
 
 def product(run: IdleRun) -> str:
@@ -206,13 +206,7 @@ def _host_answer(run: IdleRun) -> str:
 def _upper_bound(cost: Cost) -> str:
     """Return the highest possible cost. An undetected cost is not a zero cost."""
     unit = "wake-ups/s" if cost.metric == "wakeups_hz" else "points of C0"
-    return f"+{_bound(cost.difference.high)} {unit}"
-
-
-def _bound(value: float | None) -> str:
-    """Return an upper bound with as many digits as it needs: a small bound is not 0."""
-    digits = 1 if value is None or value >= 0.05 or value <= 0 else min(6, -math.floor(math.log10(value)))
-    return text.number(value, digits)
+    return f"+{labels.format_bound(cost.difference.high)} {unit}"
 
 
 def _is_useless(claimed: Sequence[Cost], first: Phase) -> bool:
@@ -224,5 +218,5 @@ def _is_useless(claimed: Sequence[Cost], first: Phase) -> bool:
 
 def _claimed_figure(cost: Cost, *, sign: bool = False) -> str:
     if cost.metric == "wakeups_hz":
-        return f"{text.plus_minus(cost.difference, 1, sign=sign)} wake-ups/s"
-    return f"{text.plus_minus(cost.difference, sign=sign)} points of C0"
+        return f"{labels.plus_minus(cost.difference, 1, sign=sign)} wake-ups/s"
+    return f"{labels.plus_minus(cost.difference, sign=sign)} points of C0"

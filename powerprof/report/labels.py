@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from math import floor, log10
+from math import ceil, floor, log10
 
 import msgspec
 
 from powerprof.model import text
 from powerprof.model.metrics import MetricDefinition, find_metric
+from powerprof.model.records import Estimate
 
 _UNIT_SUFFIX = re.compile(r"_(s|ms|us|ns|hz|percent|joules|watts|bytes|count|mhz)$")
 _UNITS = {"us": "µs", "hz": "/s", "percent": "%", "joules": "J", "watts": "W", "count": "", "mhz": "MHz"}
@@ -112,6 +113,49 @@ def follow_interval(low: float, high: float, equal: float = 0.0) -> int | None:
         if all(round(one, more) != round(other, more) for one, other in apart)
     )
     return next(enough, decimals)
+
+
+def is_lopsided(mean: float, low: float, half: float) -> bool:
+    """Return whether `mean ± half` reaches below 0 although the interval from `low` does not: print both ends then."""
+    return low >= 0 > mean - half
+
+
+def decimals_of(estimate: Estimate, digits: int) -> int:
+    """Return the decimals of the interval of an estimate, or `digits` without one."""
+    known = estimate.low is not None and estimate.high is not None
+    followed = follow_interval(estimate.low or 0.0, estimate.high or 0.0) if known else None
+    return digits if followed is None else followed
+
+
+def plus_minus(estimate: Estimate, digits: int = 2, *, sign: bool = False) -> str:
+    """Return `6.8 ± 0.5` with the decimals of `follow_interval`; without an interval the mean with `digits`.
+
+    Return `6.8 (0.5 to 20.0)` for a lopsided interval.
+    """
+    write, digits = text.signed if sign else text.number, decimals_of(estimate, digits)
+    mean, low, high = estimate.mean, estimate.low, estimate.high
+    if low is None or high is None:
+        return write(mean, digits)
+    half = (high - low) / 2
+    if is_lopsided(mean, low, half):
+        return f"{write(mean, digits)} ({text.number(low, digits)} to {text.number(high, digits)})"
+    return f"{write(mean, digits)} ± {text.number(half, digits)}"
+
+
+def format_bound(value: float | None) -> str:
+    """Return an upper bound with two significant digits, rounded up."""
+    if value is None or value <= 0:
+        return text.number(value, 1)
+    decimals = count_decimals(value, 2)
+    return text.number(ceil(value * 10**decimals - 1e-9) / 10**decimals, decimals)
+
+
+def format_point(value: float, unit: str, low: float | None = None, high: float | None = None) -> str:
+    """Return the figure of a mark in a chart with its unit, and with its interval if it is known."""
+    if low is None or high is None:
+        return format_significant(value) + spaced(unit)
+    mean, *ends = format_together((value, low, high))
+    return f"{mean} [{', '.join(ends)}]{spaced(unit)}"
 
 
 class NumberFormat(msgspec.Struct, frozen=True):

@@ -85,7 +85,7 @@ class Figure(msgspec.Struct, frozen=True):
             return ""
         low, high = (end.value or 0.0 for end in self.ends)
         half = (high - low) / 2
-        if text.is_lopsided(self.value, low, half):
+        if labels.is_lopsided(self.value, low, half):
             return f"({self.ends[0].text} to {self.ends[1].text})"
         # A small half has as many digits as it needs.
         digits = self.digits or 0

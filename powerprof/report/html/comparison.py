@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from powerprof.experiment.claims import claim_of, percent_base
 from powerprof.experiment.records import Comparison, Metric
+from powerprof.model import text
 from powerprof.report import labels
 from powerprof.report.document import Drawing, Part, Shown
 from powerprof.report.flame import build_flame, build_flame_difference
@@ -45,7 +46,8 @@ def draw_pairs(record: Comparison) -> Drawing:
     if metric is None:
         return Drawing(Markup)
     draw = partial(svg.draw_pairs, metric.a.values, metric.b.values, metric.unit, name_conditions(record))
-    return Drawing(draw, _PAIRS.format(labels.metric_words(metric.name), *name_conditions(record)))
+    kind = ", estimated" if metric.kind == "estimated" else ""
+    return Drawing(draw, _PAIRS.format(labels.metric_words(metric.name) + kind, *name_conditions(record)))
 
 
 def draw_windows(record: Comparison) -> Drawing:
@@ -75,6 +77,14 @@ def _drawn_interval(metric: Metric) -> DrawnInterval | None:
     return DrawnInterval(percent, low, high, is_decided, aside=metric.unit == "rows")
 
 
+def _describe_interval(interval: DrawnInterval) -> str:
+    digits = labels.follow_interval(interval.low, interval.high)
+    percent, low, high = (
+        text.signed(end, 1 if digits is None else digits) for end in (interval.percent, interval.low, interval.high)
+    )
+    return f"{percent} % [{low}, {high}]"
+
+
 def draw_differences(metrics: Sequence[Metric]) -> DrawnColumn | None:
     """Return each difference with its interval relative to A, on one axis; None without any interval."""
     intervals = [_drawn_interval(metric) for metric in metrics]
@@ -85,9 +95,7 @@ def draw_differences(metrics: Sequence[Metric]) -> DrawnColumn | None:
     ticks = interval_ticks(axis)
     cells = []
     for metric, interval in zip(metrics, intervals, strict=True):
-        difference = (
-            "" if interval is None else f"{interval.percent:+.1f} % [{interval.low:+.1f}, {interval.high:+.1f}]"
-        )
+        difference = "" if interval is None else _describe_interval(interval)
         # On narrow screens the table head is hidden, so each row has its own axis.
         row = (
             interval_row(axis, interval, f"{labels.metric_words(metric.name)}: {difference}") if interval else Markup()

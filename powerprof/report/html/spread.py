@@ -64,9 +64,9 @@ def draw_strips(rows: Sequence[Strip], unit: str, label: str) -> Markup:
     # An interval of a few windows may be a hundred times as wide as their values.
     reach = (max(marks) - min(marks)) or max(map(abs, marks))
     least, most = min(marks) - reach, max(marks) + reach
-    ends = [min(max(end, least), most) for row in rows for end in (row.low, row.high) if end is not None]
+    bounds = [min(max(end, least), most) for row in rows for end in (row.low, row.high) if end is not None]
     unit, factor = labels.choose_prefix(unit, max(map(abs, marks)))
-    scale, ticks = _choose_axis([value * factor for value in (*marks, *ends)])
+    scale, ticks = _choose_axis([value * factor for value in (*marks, *bounds)])
     bottom = _ROW * len(rows)
     parts = [
         Markup('<line class="grid" x1="{0:.2f}%" x2="{0:.2f}%" y1="16" y2="{1}"/>').format(scale(tick), bottom)
@@ -77,7 +77,8 @@ def draw_strips(rows: Sequence[Strip], unit: str, label: str) -> Markup:
     for number, row in enumerate(rows):
         parts += _draw_row(row, number * _ROW, scale, factor, unit)
         values = [value * factor for value in row.values]
-        descriptions.append(f"{row.name} {len(values)} windows from {min(values):.4g} to {max(values):.4g} {unit}")
+        ends = f"from {labels.format_significant(min(values))} to {labels.format_point(max(values), unit)}"
+        descriptions.append(f"{row.name} {len(values)} windows {ends}")
     return SVG.format(f"{label}: {'; '.join(descriptions)}", bottom + 20, join_parts(parts))
 
 
@@ -101,7 +102,7 @@ def _draw_row(row: Strip, top: float, scale: Scale, factor: float, unit: str) ->
         x = scale(value * factor)
         level = next((level for level in _LEVELS if x - last[level] >= _NEAR), min(last, key=lambda level: last[level]))
         last[level] = x
-        title = f"{row.name}, window {number}: {value * factor:.4g} {unit}"
+        title = f"{row.name}, window {number}: {labels.format_point(value * factor, unit)}"
         mark = _SQUARE if row.look == "bar-b" else _CIRCLE
         parts.append(mark.format(row.look, x, top + _MIDDLE + level, title))
     if row.low is not None and row.high is not None:

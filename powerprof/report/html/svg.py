@@ -147,7 +147,7 @@ def draw_pairs(a: Sequence[float | None], b: Sequence[float | None], unit: str, 
             )
         )
         parts += [
-            _mark(arm, at, scale(value), f"pair {index + 1}, {name}: {value:.4g} {unit}")
+            _mark(arm, at, scale(value), f"pair {index + 1}, {name}: {labels.format_point(value, unit)}")
             for arm, value, name in (("a", x, names[0]), ("b", y, names[1]))
         ]
         if len(both) <= 24 or index % 5 == 4:
@@ -285,5 +285,6 @@ def _curve(
                     x, scale(point.low * factor), scale(point.high * factor)
                 )
             )
-        parts.append(_mark(arm, x, scale(value), f"{point.label}: {value:.4g} {unit}"))
+        ends = [None if end is None else end * factor for end in (point.low, point.high)]
+        parts.append(_mark(arm, x, scale(value), f"{point.label}: {labels.format_point(value, unit, *ends)}"))
     return parts

@@ -52,7 +52,8 @@ def tradeoff(settings: Sequence[TradeoffPoint], parameter: str, kind: str) -> Ma
     for setting, (x, y) in zip(settings, places, strict=True):
         best_in = [*(["least energy"] if setting is least else []), *(["most queries"] if setting is most else [])]
         title = (
-            f"{parameter} {setting.label}: {setting.queries_hz:,.4g} queries/s, {setting.joules * factor:.3g} {unit}"
+            f"{parameter} {setting.label}: {labels.format_significant(setting.queries_hz)} queries/s, "
+            f"{labels.format_point(setting.joules * factor, unit)} {kind}"
         )
         if best_in:
             parts.append(Markup('<circle class="best" cx="{:.2f}%" cy="{:.1f}" r="9"/>').format(x, y))

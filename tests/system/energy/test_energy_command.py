@@ -142,6 +142,7 @@ def test_a_counter_that_moves_is_measured(powerprof_cli: Cli, bare: tuple[Tree, 
         "low_watts": None,
         "high_watts": None,
         "reason": None,
+        "packages": None,
     }
 
 

@@ -7,19 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerprof.model.records import Estimate
 from powerprof.model.text import (
     approximate_time,
     columns,
     count,
     fit_columns,
-    half_width,
     join_words,
     number,
     parse_time,
     period,
     plural,
-    plus_minus,
     shorten,
     signed,
 )
@@ -61,17 +58,6 @@ def test_counts_are_whole_or_unknown() -> None:
     )
     assert (signed(None), signed(0.0, 1), signed(2.55, 1)) == ("?", "+0.0", "+2.5")
     assert (plural(1, "stack"), plural(0, "stack"), plural(2000, "stack")) == ("1 stack", "0 stacks", "2,000 stacks")
-
-
-def test_an_estimate_has_half_of_its_interval_or_none() -> None:
-    estimate = Estimate(mean=6.75, low=6.0, high=7.5)
-    assert half_width(estimate) == 0.75
-    assert plus_minus(estimate) == "6.75 ± 0.75"
-    assert plus_minus(estimate, 1, sign=True) == "+6.8 ± 0.8"
-    assert plus_minus(Estimate(mean=-6.75, low=-8.0, high=-5.5), 2, sign=True) == "−6.75 ± 1.25"
-    for low, high in ((None, 7.5), (6.0, None), (None, None)):
-        one = Estimate(mean=6.75, low=low, high=high)
-        assert (half_width(one), plus_minus(one)) == (None, "6.75")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +18,7 @@ import pytest
 from powerprof.experiment.metrics import Compared
 from powerprof.experiment.verdict import judge_metrics
 from powerprof.model.metrics import find_metric
-from powerprof.model.records import Figures
+from powerprof.model.records import Estimate, Figures
 from powerprof.report import labels
 from powerprof.report.document import Document, Part, Section, Shown, View, shown_parts
 from powerprof.report.exports import export
@@ -306,3 +307,150 @@ def _possible(name: str, unit: str, values: list[float | None], *, scaled: bool)
         most = max((value for value in values if value is not None), default=1.0)
         values = [value and 99.9 * value / most for value in values]
     return Figures(name=name, unit=unit, kind="measured", values=values)
+
+
+class _Charts(HTMLParser):
+    """Collects the charts of a page: the caption of the figure around each, and its texts by tag."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.charts: list[tuple[list[str], dict[str, list[str]]]] = []
+        self._captions: list[str] = []
+        self._into: list[str] | None = None
+        self._depth = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "figure":
+            self._captions = []
+        if tag == "svg":
+            if not self._depth:
+                label = str(dict(attrs).get("aria-label") or "")
+                self.charts.append((self._captions, {"label": [label], "title": [], "text": []}))
+            self._depth += 1
+        if tag == "figcaption":
+            self._captions.append("")
+            self._into = self._captions
+        elif self._depth and tag in ("title", "text"):
+            self._into = self.charts[-1][1][tag]
+            self._into.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self._into:
+            self._into[-1] += data
+
+    def handle_endtag(self, tag: str) -> None:
+        self._depth -= tag == "svg"
+        if tag == "figure":
+            self._captions = []
+        if tag in ("figcaption", "title", "text"):
+            self._into = None
+
+
+# A figure in a title, with its interval and its unit: `8: 12.3 [11.9, 12.7] ms`, `+14.3 % [+13.8, +14.9]`.
+_NUMBER = r"[+−]?[\d,]+(?:\.\d+)?(?:e[+−]?\d+)?"
+_TITLED = re.compile(rf": ({_NUMBER})( %)?(?: \[({_NUMBER}), ({_NUMBER})\])?(/s| \S+)?$")
+
+
+def _list_metrics(value: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield the label, the unit and the kind of each metric of a record."""
+    if isinstance(value, msgspec.Struct):
+        if all(hasattr(value, name) for name in ("name", "unit", "kind")):
+            yield labels.metric_words(value.name), value.unit, value.kind
+        value = [getattr(value, name) for name in value.__struct_fields__]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for each in value:
+            yield from _list_metrics(each)
+
+
+_MINUS = str.maketrans("−", "-", ",+")
+
+
+def _find_impossible(title: str, values: list[float], metric: tuple[str, str, str] | None) -> Iterator[str]:
+    low, mean, high = values
+    is_share = metric is not None and metric[1] == "%" and "% [" not in title
+    floor = -100.0 if "% [" in title else -math.inf if "net" in title or ":" in title[:3] else 0.0
+    if not floor <= low <= mean <= high <= (100.0 if is_share else math.inf):
+        yield f"impossible: {title!r}"
+    if high > WIDEST_FACTOR * max(abs(mean), 100.0 if "% [" in title else 0.0):
+        yield f"an interval that excludes nothing: {title!r}"
+
+
+def chart_faults(record: Any, *, is_real: bool = False) -> Iterator[str]:
+    """Yield each figure of a chart without its unit or its kind, or whose interval has other digits.
+
+    With `is_real` the intervals were computed from values, so they are possible.
+    """
+    page, metrics = _Charts(), sorted(set(_list_metrics(record)), key=lambda one: -len(one[0]))
+    page.feed(export(record, "html").decode())
+    for captions, texts in page.charts:
+        named = " ".join([*captions, *texts["label"]])
+        metric = next((one for one in metrics if one[0] and one[0] in named), None)
+        unit, kind = metric[1:] if metric is not None and "% [" not in named else ("", "")
+        words = " ".join([named, *texts["title"], *texts["text"]])
+        if unit in ("J", "W") and kind == "estimated" and "estimated" not in words:
+            yield f"not estimated: {named!r}"
+        for title in (*texts["title"], *texts["label"]):
+            figure = _TITLED.search(title)
+            if figure is None:
+                continue
+            mean, percent, low, high, shown_unit = figure.groups()
+            if unit not in ("", "1", "rows") and not (shown_unit or percent):
+                yield f"no unit: {title!r}"
+            if low is None:
+                continue
+            if len({len(end.partition(".")[2]) for end in (mean, low, high)}) > 1:
+                yield f"decimals: {title!r}"
+            if is_real:
+                yield from _find_impossible(title, [float(one.translate(_MINUS)) for one in (low, mean, high)], metric)
+        ticks = [text for text in texts["text"] if re.fullmatch(r"−?-?[\d,.]+(e-?\d+)? ?", text)]
+        has_unit = any(re.fullmatch(r"-?[\d,.]+(e-?\d+)? ?(?!\d)\S.*", text) for text in texts["text"])
+        has_unit = has_unit or re.search(_SHOWN.get(unit, "$^"), " ".join(texts["text"])) is not None
+        if unit not in ("", "1") and len(ticks) > 1 and not has_unit:
+            yield f"an axis without its unit: {named!r} {texts['text'][:8]}"
+
+
+@pytest.mark.parametrize("name", _RECORDS)
+def test_every_figure_of_a_chart_has_its_unit_its_kind_and_the_digits_of_its_interval(name: str) -> None:
+    found = list(chart_faults(_RECORDS[name](), is_real=name not in KIND_LOADERS and not name.startswith("saved-")))
+    assert not found, (len(found), found[:8])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_drawn_comparison_has_charts_with_units_kinds_and_possible_intervals(seed: int) -> None:
+    """Each metric is the judged one once, measured or estimated."""
+    chance, record = random.Random(seed), _RECORDS["comparison"]()
+    units = {"watts": "W", "joules_per_query": "J", "c0_percent": "%", "wakeups_hz": "1/s", "latency_p95_ms": "ms"}
+    sides = {name: draw_values(chance, chance.choice((3, 4, 5, 8))) for name in units}
+    drawn = [
+        [_possible(name, unit, values, scaled=unit == "%") for values in sides[name]] for name, unit in units.items()
+    ]
+    kinds = {name: chance.choice(("measured", "estimated")) for name in units}
+    compared = [Compared(*(msgspec.structs.replace(side, kind=kinds[side.name]) for side in pair)) for pair in drawn]
+    metrics = judge_metrics(compared, "watts", seed, paired=True)
+    for metric in metrics:
+        verdict = msgspec.structs.replace(record.verdict, metric=metric.name)
+        one = msgspec.structs.replace(record, metrics=metrics, verdict=verdict)
+        found = list(chart_faults(one, is_real=True))
+        assert not found, (metric.name, len(found), found[:8])
+
+
+def test_the_digits_of_a_sentence_follow_its_interval() -> None:
+    """Half of an interval has two significant digits; a bound is rounded up and is never below the figure."""
+    assert labels.plus_minus(Estimate(mean=6.75, low=6.0, high=7.5), 1) == "6.75 ± 0.75"
+    assert labels.plus_minus(Estimate(mean=921.3, low=870.0, high=972.6), 1) == "921 ± 51"
+    assert labels.plus_minus(Estimate(mean=-6.75, low=-8.0, high=-5.5), sign=True) == "−6.8 ± 1.2"
+    assert labels.plus_minus(Estimate(mean=4.0, low=0.5, high=20.0), 1) == "4.0 (0.5 to 20.0)"
+    assert labels.plus_minus(Estimate(mean=6.75, low=None, high=None), 1) == "6.8"
+    chance = random.Random(1)
+    for _ in range(500):
+        mean, half = 10 ** chance.uniform(-3, 6), 10 ** chance.uniform(-4, 5)
+        figure, sign, shown = labels.plus_minus(Estimate(mean=mean, low=mean - half, high=mean + half), 1).partition(
+            " ± "
+        )
+        if sign:
+            assert len(figure.partition(".")[2]) == len(shown.partition(".")[2])
+            assert abs(float(shown.replace(",", "")) - half) <= max(0.05 * half, 5e-4 * (mean + half)), (mean, half)
+        bound = float(labels.format_bound(half).replace(",", ""))
+        assert half * (1 - 1e-9) <= bound <= 1.11 * half or (half >= 100 and half <= bound <= half + 1)

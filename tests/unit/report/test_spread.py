@@ -23,7 +23,7 @@ def test_each_window_has_a_mark_at_its_value() -> None:
     assert _places(drawing, "bar-b") == [97.0, 97.0, 97.0]
     # Equal values stand beside each other, and each says what it is.
     assert len(set(re.findall(r'class="one bar-b" x="97.00%" y="([\d.]+)"', drawing))) == 3
-    assert "<title>a, window 2: 2 ms</title>" in drawing
+    assert "<title>a, window 2: 2.00 ms</title>" in drawing
     assert 'aria-label="latency: a 3 windows from 1 to 3 ms; b 3 windows from 4 to 4 ms"' in drawing
 
 
