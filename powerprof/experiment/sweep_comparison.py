@@ -22,7 +22,15 @@ from powerprof.model.records import Ended, Kind, Note, Record, RunMetric, Server
 from powerprof.model.runs import RunStore, decode_record, read_schema
 from powerprof.statistics.intervals import Interval, interval_ends
 from powerprof.statistics.pooling import Stratum, pool_differences
-from powerprof.statistics.verdicts import Claim, Verdict, compare_unpaired, judge_claim, survivors, verdict_of
+from powerprof.statistics.verdicts import (
+    RUN_LEVELS,
+    Claim,
+    Verdict,
+    compare_unpaired,
+    judge_claim,
+    survivors,
+    verdict_of,
+)
 from powerprof.system.errors import UsageError
 
 _SCHEMA = "powerprof.sweep/1"
@@ -271,7 +279,7 @@ def _pooled(
     metric: RunMetric, apart: Sequence[tuple[_System, _System]], elsewhere: Sequence[tuple[_System, _System]]
 ) -> tuple[PartingWith, float | None] | None:
     """Return one figure over the diverging values and over the others, and its p-value over the former."""
-    there, others = pool_differences(_strata(metric.name, apart)), pool_differences(_strata(metric.name, elsewhere))
+    there, others = (pool_differences(_strata(metric.name, pairs), levels=RUN_LEVELS) for pairs in (apart, elsewhere))
     if there is None:
         return None
     parting = PartingWith(

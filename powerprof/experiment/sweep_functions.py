@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 
@@ -11,7 +12,7 @@ import msgspec
 from powerprof.attribution.profile import FunctionShare
 from powerprof.experiment.records import FunctionChange
 from powerprof.experiment.verdict import FunctionKey, build_function_change, keep_surviving_verdicts
-from powerprof.statistics.verdicts import FUNCTIONS_LEVEL, compare_unpaired
+from powerprof.statistics.verdicts import FUNCTIONS_LEVEL, RUN_LEVELS, compare_unpaired
 
 # Functions kept per window. Further ones have less than a thousandth of the samples.
 _MOST_SAMPLED = 500
@@ -90,7 +91,9 @@ def compare_sweep_functions(
     # One sample of one window, as a share of the mean over the values.
     samples = [window.samples_count for pair in known for side in pair for window in side if window.samples_count]
     step = 100 / min(samples) / len(known) if samples else None
-    judged = [_compare_function(key, here, there if others else None, seed, step) for key in sorted(keys)]
+    # The mean over the values has less scatter than a window, and no less of the run's level.
+    levels = RUN_LEVELS * math.sqrt(len(known))
+    judged = [_compare_function(key, here, there if others else None, seed, step, levels) for key in sorted(keys)]
     changes = keep_surviving_verdicts(judged, FUNCTIONS_LEVEL)
     changes.sort(key=lambda change: (change.verdict == "inconclusive", -abs(change.b_minus_a_percent), change.function))
     return changes[:_MOST_CHANGES]
@@ -127,10 +130,10 @@ def _mean_shares(every: Sequence[_Shares]) -> _Shares:
 
 
 def _compare_function(
-    key: FunctionKey, here: _Sides, there: _Sides | None, seed: int, step: float | None
+    key: FunctionKey, here: _Sides, there: _Sides | None, seed: int, step: float | None, levels: float
 ) -> tuple[PartingFunction, float | None]:
     a, b = _list_values(key, here, 0)
-    result = compare_unpaired(a, b, seed=seed, step=step)
+    result = compare_unpaired(a, b, seed=seed, step=step, levels=levels)
     beside = None
     if there is not None and all(there):
         before, after = _list_values(key, there, 0)

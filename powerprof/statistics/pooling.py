@@ -27,12 +27,13 @@ class Pooled(msgspec.Struct, frozen=True):
     p_value: float | None
 
 
-def pool_differences(strata: Sequence[Stratum]) -> Pooled | None:
+def pool_differences(strata: Sequence[Stratum], *, levels: float) -> Pooled | None:
     """Pool 200 (b − a) / (a + b), from −200 to 200, over the settings with equal weight.
 
     Unlike a ratio, that is defined if one of the two is 0. A setting with 0 in both counts as 0. The error is that of a
-    mean of independent differences, with the degrees of freedom of Welch and Satterthwaite over all settings. None if
-    no setting has values of both.
+    mean of independent differences, with the degrees of freedom of Welch and Satterthwaite over all settings. `levels`
+    is the deviation of a run's level relative to that of its windows. All settings of a run share its level, so their
+    number does not reduce that part. None if no setting has values of both.
     """
     known = [(list(a), list(b)) for a, b in strata if a and b]
     if not known:
@@ -45,8 +46,9 @@ def pool_differences(strata: Sequence[Stratum]) -> Pooled | None:
         for values in (a, b):
             if len(values) < 2 or not centre:
                 continue
-            spread_of = max(stdev(values) * serial_factor(values), least)
-            part = (spread_of * 100 / centre) ** 2 / len(values)
+            deviation = max(stdev(values), least)
+            of_windows = max(deviation * serial_factor(values), least) ** 2 / len(values)
+            part = (100 / centre) ** 2 * (of_windows + len(known) * (levels * deviation) ** 2)
             variance += part
             spread += part**2 / (len(values) - 1)
             sparse += part**2 / effective_freedom(values)

@@ -223,19 +223,22 @@ def survivors(p_values: Sequence[float | None], level: float = FAMILY_LEVEL) -> 
 RUN_LEVELS = 2.0
 
 
-def compare_unpaired(a: Sequence[float], b: Sequence[float], *, seed: int, step: float | None = None) -> PairedResult:
+def compare_unpaired(
+    a: Sequence[float], b: Sequence[float], *, seed: int, step: float | None = None, levels: float = RUN_LEVELS
+) -> PairedResult:
     """Judge two saved runs, whose windows were not interleaved: beyond the assumed differences between runs.
 
-    `step` is the resolution of the readings; None estimates it from the values.
+    `step` is the resolution of the readings; None estimates it from the values. `levels` is the deviation of a run's
+    level relative to that of the values.
     """
     if not a or not b:
         raise ValueError("two runs need values each")
-    interval, p_value = measure_runs(a, b, step)
+    interval, p_value = measure_runs(a, b, step, levels)
     return msgspec.structs.replace(_result(a, b, interval, seed), p_value=p_value)
 
 
 def measure_runs(
-    a: Sequence[float], b: Sequence[float], step: float | None = None
+    a: Sequence[float], b: Sequence[float], step: float | None = None, levels: float = RUN_LEVELS
 ) -> tuple[Interval | None, float | None]:
     """Return the interval of mean(b) − mean(a) of two runs, and its p-value for equal conditions.
 
@@ -243,6 +246,6 @@ def measure_runs(
     """
     if min(len(a), len(b)) < 3:
         return None, None
-    difference, (error, _) = statistics.fmean(b) - statistics.fmean(a), welch_error(a, b, RUN_LEVELS, step)
+    difference, (error, _) = statistics.fmean(b) - statistics.fmean(a), welch_error(a, b, levels, step)
     p_value = student_p(difference / error, min(map(effective_freedom, (a, b)))) if error else 1.0
-    return welch_interval(a, b, RUN_LEVELS, step), p_value
+    return welch_interval(a, b, levels, step), p_value

@@ -24,7 +24,7 @@ def test_each_window_has_a_mark_at_its_value() -> None:
     # Equal values stand beside each other, and each says what it is.
     assert len(set(re.findall(r'class="one bar-b" x="97.00%" y="([\d.]+)"', drawing))) == 3
     assert "<title>a, window 2: 2.00 ms</title>" in drawing
-    assert 'aria-label="latency: a 3 windows from 1 to 3 ms; b 3 windows from 4 to 4 ms"' in drawing
+    assert 'aria-label="latency: a 3 windows from 1.00 to 3.00 ms; b 3 windows from 4.00 to 4.00 ms"' in drawing
 
 
 def test_axis_begins_at_0_unless_marks_would_overlap() -> None:

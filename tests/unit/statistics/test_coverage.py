@@ -184,7 +184,7 @@ def test_counts_that_do_not_scatter_are_known_to_their_step() -> None:
     apart = compare_unpaired([4.0, 4.0, 4.0], [5.0, 5.0, 5.0], seed=1)
     assert apart.verdict == "inconclusive"
     assert apart.p_value is not None and apart.p_value > 0.03
-    pooled = pool_differences([([4.0, 4.0, 4.0], [5.0, 5.0, 5.0])])
+    pooled = pool_differences([([4.0, 4.0, 4.0], [5.0, 5.0, 5.0])], levels=0.0)
     assert pooled is not None and pooled.p_value is not None and pooled.p_value > 0.01
 
 
