@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from statistics import median
+from statistics import NormalDist, median
 from typing import Literal
 
 import msgspec
@@ -26,12 +26,15 @@ _FEWEST_CALLS = 5
 _ALIKE = math.log(1.10)
 # A window is one sample of the level of each statement: the CPU time per call differs between two windows of an
 # unchanged server by more than the calls within a window show (caches, purge, neighbours of the host). The statements
-# that did not change show how much: the median absolute deviation of their log ratios. It has 37 % of the efficiency of
-# a standard deviation (Rousseeuw and Croux, JASA 88, 1993), so as many degrees of freedom. More than six would trust
-# the normal distribution far outside: statements do not scatter alike.
+# that did not change show how much: the largest deviation of their log ratios from the median, beyond their own errors
+# and without the fifth of the statements that deviate most; at least the median absolute deviation. A disturbance of
+# one window that reaches more than a fifth of the statements (all writes, say) is scatter; the median alone would
+# ignore it up to one half.
+# Both together have about 60 % of the efficiency of a standard deviation, so as many degrees of freedom. More than six
+# would trust the normal distribution far outside: statements do not scatter alike.
 _FEWEST_STATEMENTS = 3
-_DEVIATION_OF_MEDIAN = 1.4826
-_EFFICIENCY = 0.37
+_CHANGED_SHARE = 0.2
+_EFFICIENCY = 0.6
 _MOST_FREEDOM = 6.0
 
 
@@ -140,13 +143,17 @@ class _Scatter(msgspec.Struct, frozen=True):
         return half, "unchanged" if abs(apart) + half <= _ALIKE else "inconclusive"
 
 
-def _measure_scatter(ratios: Sequence[float]) -> _Scatter | None:
-    """Return the scatter of the statements with an error in both windows; None if they are too few."""
+def _measure_scatter(ratios: Sequence[tuple[float, float]]) -> _Scatter | None:
+    """Return the scatter of the statements with a ratio and its own error; None if they are too few."""
     if len(ratios) < _FEWEST_STATEMENTS:
         return None
-    logs = [math.log(ratio) for ratio in ratios]
-    middle = median(logs)
-    return _Scatter(len(logs), middle, _DEVIATION_OF_MEDIAN * median(abs(log - middle) for log in logs))
+    count, middle = len(ratios), median(math.log(ratio) for ratio, _ in ratios)
+    apart = [abs(math.log(ratio) - middle) for ratio, _ in ratios]
+    beyond = sorted(math.sqrt(max(far**2 - error**2, 0.0)) for far, (_, error) in zip(apart, ratios, strict=True))
+    kept = count - max(1, round(_CHANGED_SHARE * count))
+    # The normal deviation that this rank has (Blom's position).
+    expected = NormalDist().inv_cdf(0.5 + 0.5 * (kept - 0.375) / (count + 0.25))
+    return _Scatter(count, middle, max(median(apart) / NormalDist().inv_cdf(0.75), beyond[kept - 1] / expected))
 
 
 def compare_queries(a: Queries, b: Queries, started_at: str) -> QueriesComparison:
@@ -158,7 +165,7 @@ def compare_queries(a: Queries, b: Queries, started_at: str) -> QueriesCompariso
     pairs = pair_statements(a, b)
     ratios = [(None, None) if one is None or other is None else _ratio(one, other) for one, other in pairs]
     in_both = sum(one is not None and other is not None for one, other in pairs)
-    scatter = _measure_scatter([ratio for ratio, error in ratios if ratio is not None and error is not None])
+    scatter = _measure_scatter([(ratio, error) for ratio, error in ratios if ratio is not None and error is not None])
     changes = [
         _change(known, _of(one, a), _of(other, b), *ratio, scatter)
         for (one, other), ratio in zip(pairs, ratios, strict=True)
