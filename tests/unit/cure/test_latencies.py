@@ -141,3 +141,13 @@ def test_own_statements_are_in_no_count() -> None:
     assert (found.window_s, found.statements, found.commits) == (4.0, {120: 3, 110: 7, 130: 2}, {120: 3, 130: 2})
     assert count_latencies(trace).statements == {100: 50, 120: 3, 110: 7, 130: 2}
     assert count_latencies(trace, re.compile(rb"COMMIT")).commits == {130: 2}
+
+
+@pytest.mark.parametrize("limit", [0.0, 10.0, 30.0, 60.0])
+def test_a_rise_is_larger_than_the_limit_of_its_watch(limit: float) -> None:
+    watch = LatencyWatch(limit)
+    watch.add("before", latencies_of(spread(2.0)))
+    for slower in (2.1, 2.5, 3.0, 4.0):
+        rise = watch.add("cured", latencies_of(spread(slower)))
+        assert rise is None or rise.percent > watch.max_percent
+    assert rise is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
 from pathlib import Path
 
@@ -349,3 +350,14 @@ def test_a_fit_scales_with_its_meter(factor: float) -> None:
             pytest.approx(factor * state.value),
             pytest.approx(factor * state.high),
         )
+
+
+def test_the_levels_reach_all_loads_with_short_and_long_rests() -> None:
+    """The name of a level has its work and its period; a level without work has no rest."""
+    units = {"µs": 1, "ms": 1000}
+    for level in LEVELS:
+        stated = [float(figure) * units[unit] for figure, unit in re.findall(r"([\d.]+) (µs|ms)", level.name)]
+        assert stated in ([], [level.work_us, level.work_us + level.rest_us]), level
+        assert level.work_us > 0 or level.rest_us == 0
+    rests = sorted({level.rest_us for level in LEVELS if level.work_us and level.rest_us})
+    assert rests[0] < 100 and rests[-1] >= 100_000

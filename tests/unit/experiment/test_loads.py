@@ -334,3 +334,16 @@ def test_children_from_before_a_command_are_not_its_own() -> None:
 def test_a_moved_value_is_set_as_it_was(text: str, value: object) -> None:
     assert _number(text) == value and type(_number(text)) is type(value)
     assert [_text(each) for each in (True, False, 1e-7, 12, "x")] == ["ON", "OFF", "0.0000001", "12", "x"]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_work_between_two_tallies_is_their_difference(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    buckets = [draw.integers(0, 50, 1024) for _ in range(2)]
+    before = sysbench_gate.Tally(int(buckets[0].sum()), int(draw.integers(1, 10**9)), buckets[0])
+    more = sysbench_gate.Tally(int(buckets[1].sum()), int(draw.integers(1, 10**9)), buckets[1])
+    after = sysbench_gate.Tally(before.done + more.done, before.total_us + more.total_us, buckets[0] + buckets[1])
+    found = after.since(before)
+    assert found.queries == more.done
+    assert found.mean_ms is not None and found.mean_ms * more.done == pytest.approx(more.total_us / 1e3)
+    assert found.p50_ms is not None and found.p95_ms is not None and found.p50_ms <= found.p95_ms

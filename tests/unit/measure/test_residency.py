@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 
 from powerprof.measure.cpuidle import CpuidleReader
 from powerprof.measure.idle_counters import CpuReading, Snapshot, StateInfo
-from powerprof.measure.residency import compute_residency
+from powerprof.measure.residency import _add_cpu, _Sums, compute_residency
 from powerprof.measure.residency_recordings import read_recording
 from powerprof.measure.residency_sources import ProcfsResidency
 from powerprof.model.records import StateResidency, Window
@@ -426,3 +427,20 @@ def test_a_single_dump_has_the_figures_since_boot(tmp_path: Path) -> None:
     assert (window.c0_percent, window.wakeups_hz) == (pytest.approx(60.0), pytest.approx(50 / 20))
     assert [item.entries_count for item in window.states] == [0, 40, 10]
     assert [(item.above_hz, item.below_hz) for item in window.states[1:]] == [(0.3, 0.0), (0.0, 0.2)]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_time_of_the_cpus_and_the_bound_of_open_periods_add_up(seed: int) -> None:
+    """Each unresolved CPU may hide a period of average length at both edges."""
+    draw = random.Random(seed)
+    sums, bound_us, wall_us = _Sums(), 0.0, 0.0
+    for cpu in range(5):
+        seconds, idle_us, exits = draw.uniform(1, 5), draw.randint(1, 900_000), draw.randint(1, 90)
+        is_resolved = draw.random() < 0.5
+        old, new = reading(1.0, 0, 0, cpu=cpu), reading(1.0 + seconds, idle_us, exits, cpu=cpu)
+        _add_cpu(sums, old, new, None, is_resolved)
+        wall_us += seconds * 1e6
+        bound_us += 0.0 if is_resolved else 2.0 * idle_us / exits
+    assert sums.wall_us == pytest.approx(wall_us)
+    assert sums.unresolved_us == pytest.approx(bound_us)
+    assert len(sums.cpus) == 5

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import msgspec
 import pytest
@@ -15,7 +16,7 @@ from powerprof.database.server_report import Account, ServerReport, merge_report
 from powerprof.model.statements import normalise
 from powerprof.queries import pricing
 from powerprof.queries.askers import rank_askers
-from powerprof.queries.join import UNKNOWN_PREPARED, StatementNames, estimate_latency, join_trace
+from powerprof.queries.join import UNKNOWN_PREPARED, StatementNames, StatementSum, estimate_latency, join_trace
 from powerprof.queries.records import Statement
 from powerprof.queries.statement_stacks import INCOMPLETE, add_stacks
 from powerprof.report.exports import export
@@ -420,3 +421,22 @@ def test_they_leave_as_flame_graphs_and_folded_stacks() -> None:
     assert export(found, "html").count(b'class="flame"') == 2
     with pytest.raises(UsageError, match="no stacks"):
         export(whole, "folded")
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_cost_of_a_call_is_that_of_whole_calls(seed: int) -> None:
+    draw = random.Random(seed)
+    uses = [
+        StatementUse(
+            1, tid, draw.randint(1, 9), draw.randint(1, 10**9), 10**9, draw.randint(0, 9), 0,
+            open_count=draw.choice((0, 0, 1)), began_before=draw.random() < 0.3,
+        )
+        for tid in range(8)
+    ]  # fmt: skip
+    total = StatementSum()
+    for use in uses:
+        total.add_use(use)
+    whole = [use for use in uses if not use.began_before and not use.open_count]
+    assert total.cpu_ns == sum(use.cpu_ns for use in uses)
+    assert total.whole_cpu_ns == sum(use.cpu_ns for use in whole) <= total.cpu_ns
+    assert total.whole_calls == sum(use.calls for use in whole)

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from powerprof.attribution.capture import Capture
 from powerprof.model.attribution import TargetInfo
 from powerprof.model.records import ToolCost
+from powerprof.report.html import timeline
 from powerprof.report.timeline import TimelineExit, build_timeline
 from powerprof.system.tasks import Task
 from powerprof.tracing.bpf.shared_numbers import Flag, WakeEvidence, WakerContext
@@ -69,3 +71,12 @@ def test_each_exit_has_state_mechanism_and_cause() -> None:
         TimelineExit(0, 700, 900, 950, "POLL", "device", "virtio0-input.0 for sysbench", "sysbench"),
         TimelineExit(1, 450, 9_900, None, "state 7", "timer", "timer 0xffffffff81000200", None),
     ]
+
+
+@pytest.mark.parametrize("count", [1, 300, timeline.MAX_KEPT, timeline.MAX_KEPT + 7])
+def test_a_page_keeps_the_first_exits_and_counts_the_others(count: int) -> None:
+    exits = [TimelineExit(n % 2, n * 1000, n * 1000 + 400, None, "C1", "timer", "a", "t") for n in range(count)]
+    drawn = timeline.lanes(exits)
+    assert drawn is not None
+    assert (drawn.kept_count, drawn.total_count) == (min(count, timeline.MAX_KEPT), count)
+    assert drawn.whole_s == pytest.approx(((drawn.kept_count - 1) * 1000 + 400) / 1e9)

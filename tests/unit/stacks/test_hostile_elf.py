@@ -7,6 +7,7 @@ import lzma
 import os
 import random
 import struct
+import sys
 import zlib
 from contextlib import suppress
 from pathlib import Path
@@ -238,3 +239,20 @@ def test_extreme_header_values_raise_no_unexpected_error(tmp_path):
     for _ in range(120):
         path.write_bytes(bent_words(server_like(), rng))
         everything_read_of(path)
+
+
+def test_sections_and_segments_of_a_real_program_are_in_its_file() -> None:
+    """A symbol of a 64-bit file has 24 bytes; a segment has no more bytes in its file than in memory."""
+    path = os.path.realpath(sys.executable)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        elf = read_elf(descriptor, path)
+    finally:
+        os.close(descriptor)
+    symbols = elf.section(".dynsym")
+    assert symbols is not None and symbols.entry_bytes == 24 and symbols.size % symbols.entry_bytes == 0
+    size = Path(path).stat().st_size
+    assert elf.loads()
+    for segment in elf.loads():
+        assert segment.offset >= 0 and segment.offset + segment.file_bytes <= size
+        assert segment.file_bytes <= segment.memory_bytes
