@@ -30,6 +30,8 @@ from powerprof.tracing.bpf.permission import may_load_programs, not_permitted_er
 _PAGE = mmap.PAGESIZE
 _HEADER, _LENGTH_BYTES = 8, 4
 _BUSY, _DISCARD = 1 << 31, 1 << 30
+# BPF_F_MMAPABLE, include/uapi/linux/bpf.h. The kernel rounds values of mapped arrays up to words.
+_MAPPABLE, _WORD = 1 << 10, 8
 
 
 class RingBuffer:
@@ -140,6 +142,7 @@ class LoadedProgram(Closeable):
         self._programs: dict[str, int] = {}
         self._attached: dict[str, int] = {}
         self._rings: list[RingBuffer] = []
+        self._mapped: dict[str, mmap.mmap] = {}
         self._stats = -1
         self._run_time_s: float | None = None
         self._cpus = count_possible_cpus()
@@ -246,6 +249,9 @@ class LoadedProgram(Closeable):
         for ring in self._rings:
             ring.close()
         self._rings.clear()
+        for mapped in self._mapped.values():
+            mapped.close()
+        self._mapped.clear()
         for descriptor in (*self._programs.values(), *(made for made, _ in self._maps.values()), self._stats):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -288,8 +294,19 @@ class LoadedProgram(Closeable):
         """Return the summed time in these programs in seconds, or None if the kernel does not report it."""
         if self._stats < 0:
             return self._run_time_s
-        spent = [syscalls.read_run_time_ns(program) for program in self._programs.values()]
-        return None if None in spent else sum(spent_ns for spent_ns in spent if spent_ns is not None) / 1e9
+        spent = self.read_runs()
+        return None if spent is None else spent[0]
+
+    def read_runs(self) -> tuple[float, int] | None:
+        """Return the kernel's sum of the time in these programs in seconds and of their runs; None if it has none.
+
+        Both grow only while `is_counting`.
+        """
+        spent = [syscalls.read_run_time(program) for program in self._programs.values()]
+        known = [runs for runs in spent if runs is not None]
+        if len(known) < len(spent):
+            return None
+        return sum(ns for ns, _ in known) / 1e9, sum(count for _, count in known)
 
     def descriptor(self, program: str) -> int:
         """Return the descriptor of a program by its function's name. Raises KeyError if the object has none."""
@@ -313,7 +330,21 @@ class LoadedProgram(Closeable):
 
     def table_bytes(self, name: str) -> bytes:
         """Return all values of an array as bytes."""
-        return self._read(name)[1]
+        mapped = self.map_array(name)
+        return self._read(name)[1] if mapped is None else mapped[: self.slots(name) * self.value_bytes(name)]
+
+    def map_array(self, name: str) -> mmap.mmap | None:
+        """Return the values of an array in shared memory, or None if it cannot be mapped.
+
+        A copy of this memory takes a tenth of the time of a read by bpf(2), which returns the keys too.
+        """
+        descriptor, plan = self._maps[name]
+        if not plan.flags & _MAPPABLE or plan.value_bytes % _WORD:
+            return None
+        if name not in self._mapped:
+            size = -(-plan.entries * plan.value_bytes // _PAGE) * _PAGE
+            self._mapped[name] = mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        return self._mapped[name]
 
     def hash_bytes(self, name: str) -> tuple[bytes, bytes]:
         """Return all keys and all values of a hash table as bytes."""

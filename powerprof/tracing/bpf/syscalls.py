@@ -132,12 +132,13 @@ def enable_run_time_stats() -> int:
     return call_bpf(_ENABLE_STATS, struct.pack("=I", 0))
 
 
-def read_run_time_ns(program: int) -> int | None:
-    """Return the kernel's summed time of a program in ns, or None if it is not reported."""
-    for line in Path(f"/proc/self/fdinfo/{program}").read_text().splitlines():
-        if line.startswith("run_time_ns:"):
-            return int(line.split()[1])
-    return None
+def read_run_time(program: int) -> tuple[int, int] | None:
+    """Return the kernel's summed time of a program in ns and its number of runs, or None if they are not reported."""
+    words = Path(f"/proc/self/fdinfo/{program}").read_text().split()
+    if "run_time_ns:" not in words:
+        return None
+    spent_ns, count = (int(words[words.index(name) + 1]) for name in ("run_time_ns:", "run_cnt:"))
+    return spent_ns, count
 
 
 def _pack_element(descriptor: int, key: bytes, value: int) -> tuple[bytes, ctypes.Array[ctypes.c_char]]:
