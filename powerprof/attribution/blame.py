@@ -23,6 +23,7 @@ from powerprof.attribution.causes import (
 )
 from powerprof.attribution.join import BlamedRow, Blamer, WokenAt, WokenKey, share_wakings
 from powerprof.attribution.sites import NO_STACK, SiteStacks
+from powerprof.attribution.slices import SliceEstimates
 from powerprof.energy.split import Consumer, split_host_energy
 from powerprof.energy.total import host_energy
 from powerprof.model.attribution import Attribution, RunningTime, StackCounts, Wakeup, Waking
@@ -291,8 +292,11 @@ def task_finder(capture: Capture) -> LookUp:
 def build_attribution(capture: Capture, stacks: SiteStacks) -> Attribution:
     """Return the attribution of a capture. Conservation covers every idle exit of the host in the window."""
     edges = capture.cpu_edges()
-    exits = capture.cause_entries()
+    traced = exits = capture.cause_entries()
     ended_by = classify_exits(exits, capture.states)
+    estimates = SliceEstimates(capture, capture.sliced) if capture.sliced is not None else None
+    if estimates is not None:
+        exits, capture = estimates.scale_exits(exits), estimates.scale_wakings(capture)
     blamer = Blamer(capture, stacks)
     rows = blamer.rows(exits, ended_by)
     is_blamed = np.zeros(len(exits), dtype=bool)
@@ -325,7 +329,7 @@ def build_attribution(capture: Capture, stacks: SiteStacks) -> Attribution:
     unplaced_ns = add_running_times(rows, shares, unplaced, exits, ran, blamer.in_target)
     without_exit = [blamer.without_exit(key, wakings[key], count, unplaced_ns[key]) for key, count in unplaced.items()]
     without_exit.sort(key=lambda row: (-row.wakings_count, row.thread.tid, [frame.address for frame in row.stack]))
-    wakeups = blamer.wakeups(rows, shares, exits)
+    wakeups = blamer.wakeups(rows, shares, exits, estimates)
     rowless = _find_rowless_time(ran, {row.thread for row in rows} | {key[0] for key in unplaced}, blamer.in_target)
     running = balance_running_time(
         exits, ran, _host_running_s(capture, len(edges)), blamer.in_target, capture.own_pids()
@@ -342,12 +346,14 @@ def build_attribution(capture: Capture, stacks: SiteStacks) -> Attribution:
         target=capture.target,
         window_s=capture.window_s,
         cpus=len(edges),
-        conservation=build_conservation(exits, ended_by, capture.lost_count, edges, capture.stat_idle_percent),
+        conservation=build_conservation(traced, ended_by, capture.lost_count, edges, capture.stat_idle_percent),
         wakeups=wakeups,
         stacks=_stack_counts(stacks, rows, capture.stacks_lost_count),
         tool=capture.tool,
         host=capture.host,
-        exits_by_part=_count_target_by_part(capture, blamer, sum(row.count for row in rows)),
+        exits_by_part=(
+            _count_target_by_part(capture, blamer, sum(row.count for row in rows)) if estimates is None else []
+        ),
         wakings_window_s=(capture.counted_to_ns - capture.counted_from_ns) / 1e9 if counted else None,
         wakings_without_exit=without_exit,
         woken_elsewhere=blamer.woken_elsewhere(exits),
@@ -365,6 +371,7 @@ def build_attribution(capture: Capture, stacks: SiteStacks) -> Attribution:
             *_notes(capture, exits),
         ],
         ended=capture.ended,
+        slicing=None if estimates is None else estimates.describe(np.flatnonzero(is_blamed)),
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.causes import MECHANISMS, regular_period_ms
 from powerprof.attribution.sites import NO_STACK, NamedStack, SiteStacks
+from powerprof.attribution.slices import SliceEstimates
 from powerprof.model.attribution import ExternalWakeup, Origin, Thread, Waker, Wakeup, Waking
 from powerprof.model.records import Mechanism
 from powerprof.system.tasks import ENDED, ENDED_IN_TARGET, OUTSIDE
@@ -246,9 +247,16 @@ class Blamer:
             self._named_wakers[(tid, *stack.pcs)] = stack
             row.waker_stacks[(tid, *stack.pcs)] += cause.count
 
-    def wakeups(self, rows: Sequence[BlamedRow], shares: Sequence[int | None], exits: Array) -> list[Wakeup]:
+    def wakeups(
+        self,
+        rows: Sequence[BlamedRow],
+        shares: Sequence[int | None],
+        exits: Array,
+        estimates: SliceEstimates | None = None,
+    ) -> list[Wakeup]:
         """Return the record of each row; `shares` are their wakings."""
-        states = exits["states"].tolist()
+        states, window_s = exits["states"].tolist(), self._capture.window_s
+        ranges = [None if estimates is None else estimates.estimate(row.rows) for row in rows]
         return [
             Wakeup(
                 mechanism=row.mechanism,
@@ -266,8 +274,10 @@ class Blamer:
                 detail=row.details.most_common(1)[0][0] if row.details else None,
                 idle_ms=row.idle_ns / row.count / 1e6,
                 states=self._states([states[number] for number in row.rows]),
+                rate_low_hz=None if estimate is None else min(estimate.low, row.count) / window_s,
+                rate_high_hz=None if estimate is None else max(estimate.high, row.count) / window_s,
             )
-            for row, wakings in zip(rows, shares, strict=True)
+            for row, wakings, estimate in zip(rows, shares, ranges, strict=True)
         ]
 
     def _states(self, counts: Sequence[Sequence[int]]) -> dict[str, int]:

@@ -118,6 +118,9 @@ def _merge_wakeups(rows: Sequence[Wakeup]) -> Wakeup:
         idle_ms=_mean(rows, [row.idle_ms for row in rows]),
         states=dict(states.most_common()),
         joules=sum_known(row.joules for row in rows),
+        # The ends of the intervals are added up: the slices that a row is rare in are often the same for all.
+        rate_low_hz=sum_known(row.rate_low_hz for row in rows),
+        rate_high_hz=sum_known(row.rate_high_hz for row in rows),
     )
 
 

@@ -30,12 +30,14 @@ _PAGE_KIB = 4
 class AttributeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request of `attribute`. Raises UsageError if the stack buffer is not a power of two.
 
-    `every_period`: save every idle period, up to a limit, instead of a sample.
+    `every_period`: save every idle period, up to a limit, instead of a sample. `max_cost`: the bound of the cost as a
+    share of the target's CPU time (`tracing.budget`); None: trace everything.
     """
 
     duration_s: float
     stack_buffer_kib: int = 16384
     every_period: bool = False
+    max_cost: float | None = None
     energy: EnergyRequest = DEFAULT_REQUEST
     settle: bool = False
 

@@ -16,6 +16,7 @@ from powerprof import __version__
 from powerprof.attribution.capture import Capture, IdleCpu
 from powerprof.attribution.causes import LookUp
 from powerprof.attribution.requests import AttributeRequest, ReadThreadNames, complete_thread_names, read_names_after
+from powerprof.attribution.slices import scale_run_times
 from powerprof.energy.total import host_energy
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.cpuidle import read_packages
@@ -33,14 +34,16 @@ from powerprof.system.cgroups import Units
 from powerprof.system.own_processes import own_pids
 from powerprof.system.targets import Target
 from powerprof.system.tasks import Task, clean, has_ended, list_threads, look_up
-from powerprof.tracing.bpf.run_time_meter import RunTimeMeter
+from powerprof.tracing.bpf.cost_meter import CostMeter, EventCounter, ProgramCost
 from powerprof.tracing.bpf.shared_numbers import Flag, RunKind
+from powerprof.tracing.budget import Budget, base_of_cost_s
 from powerprof.tracing.captures import Array
 from powerprof.tracing.idle import TracedWindow, WindowTracer, trace_stacks
 from powerprof.tracing.idle_data import DRIVERLESS_STATES, RunTimes, SiteWakings
 from powerprof.tracing.idle_program import EarlyLoad
 from powerprof.tracing.idle_stacks import StackTrace
 from powerprof.tracing.kernel_symbols import read_interrupt_names
+from powerprof.tracing.slices import UseClock
 
 # CPU time of a control group that may be missing because of the window's edges alone.
 _UNSEEN_NS, _UNSEEN_SHARE = 20_000_000, 0.05
@@ -58,26 +61,54 @@ def trace_window(
         TargetLife(target) as life,
         WindowEnergy(request.energy) as energy,
         trace_stacks(target, early, every_period=request.every_period) as (tracer, looks),
-        RunTimeMeter(tracer.program) as price,
+        EventCounter() as events,
+        CostMeter(tracer.program, lambda: events.read()[0]) as meter,
         # Opened while privileges are held: the counters that check the trace are found through tracefs.
         WindowTracer(tracer, energy.meters) as opened,
     ):
         looks.members.require_one()
         announce(say, f"tracing {target.label}", request.duration_s)
-        clock = GroupCpuClock(target.cgroup)
-        passed = run_window(request.duration_s, price, *opened.parts, clock, life, settle=request.settle, hold=True)
+        clock, used = GroupCpuClock(target.cgroup), UseClock(target)
+        if request.max_cost is not None:
+            opened.bound_cost(Budget(request.max_cost), request.duration_s, meter, used.read_s, events)
+        passed = run_window(
+            request.duration_s, meter, used, *opened.parts, clock, life, settle=request.settle, hold=True
+        )
+        cost = meter.collect()
         window = opened.collect(passed)
-        window = replace(window, trace=replace(window.trace, run_time_s=price.spent_s()))
         stacks = looks.collect()
+        if window.wakings is not None:
+            rows = window.wakings[list(SiteWakings.__struct_fields__)].tolist()
+            stacks = replace(stacks, wakings=[SiteWakings(*row) for row in rows])
         names.update(read_names_after(read_names, passed.ended))
         names, unnamed = complete_thread_names(target.pids, names)
-        unseen = _unseen_time_notes(clock.used_ns, window.trace.ran, stacks.images)
+        unseen = [] if window.sliced is not None else _unseen_time_notes(clock.used_ns, window.trace.ran, stacks.images)
         from powerprof.host.describe import host_record
 
         context = CaptureContext(
             target, host_record(), read_interrupt_names(), [*looks.members.notes(), *unseen, *unnamed], units
         )
-        return build_capture(context, window, stacks, energy, names)
+        capture = build_capture(context, window, stacks, energy, names)
+        return replace(
+            capture, tool=_add_cost(capture.tool, cost, meter.process_s, used.used_s, request.max_cost, window.window_s)
+        )
+
+
+def _add_cost(
+    tool: ToolCost, cost: ProgramCost | None, process_s: float, used_s: float, max_cost: float | None, window_s: float
+) -> ToolCost:
+    """Return the cost of powerprof with that of its programs, and its share of the CPU time of the target.
+
+    `process_s`: CPU time of the process between the edges of the window.
+    """
+    base_s = base_of_cost_s(used_s, window_s)
+    return replace(
+        tool,
+        bpf_s=None if cost is None else cost.run_s,
+        entry_s=None if cost is None else cost.entry_s,
+        cost_percent=100.0 * (process_s + cost.whole_s) / base_s if cost is not None and base_s else None,
+        max_cost_percent=None if max_cost is None else 100.0 * max_cost,
+    )
 
 
 class CaptureContext(msgspec.Struct, frozen=True):
@@ -107,7 +138,10 @@ def build_capture(
     states.update({cpu: list(DRIVERLESS_STATES) for cpu in window.edges if cpu not in states})
     causes = window.trace.causes
     tasks = _traced_tasks(causes, stacks.wakings, window.trace.last_names, context.look_up)
-    own = sorted(own_pids())
+    ran, own = window.trace.ran, sorted(own_pids())
+    if window.sliced is not None:
+        pids = None if target.system else [*stacks.images, *target.pids]
+        ran = scale_run_times(window.slice_runs, window.sliced.slices, window.sliced.used_s, pids)
     own_count = int(causes["count"][np.isin(causes["next_tgid"], own)].sum())
     # No CPU has edges if the idle governor changed just then: its change makes the counters anew.
     cpu_time_s = window.window_s * len(window.edges)
@@ -135,9 +169,9 @@ def build_capture(
         tool=tool,
         exits=window.trace.sample.tobytes(),
         causes=causes.tobytes(),
-        ran=window.trace.ran.threads.tobytes(),
-        ran_others_ns=window.trace.ran.others_ns,
-        ran_target_ns=window.trace.ran.target_ns,
+        ran=ran.threads.tobytes(),
+        ran_others_ns=ran.others_ns,
+        ran_target_ns=ran.target_ns,
         sample_1_in=window.trace.sample_1_in,
         sample_lost_count=window.trace.sample_lost_count,
         lost_count=window.trace.lost_count,
@@ -169,6 +203,7 @@ def build_capture(
         energy_source=energy.source,
         ended=window.ended,
         stat_idle_percent=window.stat_idle_percent,
+        sliced=window.sliced,
     )
 
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from powerprof.cli.meter_options import EnergyOptions
-from powerprof.cli.options import CommandOptions, check_by, source_lines, top
+from powerprof.cli.options import CommandOptions, check_by, cost_bound, max_cost, source_lines, top
 from powerprof.cli.output import check_saving, deliver
 from powerprof.cli.outputs import STACKS, TABLES, Outputs, Saving, output_files
 from powerprof.cli.parameters import Mode, flag, group, option, whole_number
@@ -48,7 +48,8 @@ class Options(CommandOptions, frozen=True, kw_only=True):
         Mode(
             words=("--from",),
             refuses=(
-                *("--pid", "--cgroup", "--system", "--only", "--duration", "--stack-buffer", "--meter", "--no-save"),
+                *("--pid", "--cgroup", "--system", "--only", "--duration", "--max-cost", "--stack-buffer", "--meter"),
+                "--no-save",
                 *OWN_SERVER,
             ),
         ),
@@ -56,6 +57,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
 
     target: TargetOptions = group(TargetOptions)
     duration: float = duration(10.0)
+    max_cost: float | None = max_cost("the target")
     view: ViewOptions = group(ViewOptions)
     server: ServerOptions = group(ServerOptions)
     energy: EnergyOptions = group(EnergyOptions)
@@ -86,6 +88,7 @@ def command(options: Options) -> None:
         request = AttributeRequest(
             duration_s=options.duration,
             stack_buffer_kib=options.stack_buffer,
+            max_cost=cost_bound(options.max_cost),
             energy=options.energy.request,
             settle=True,
         )

@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
 
-from powerprof.cli.parameters import EXPERT_HEADING, Mode, flag, no_effect, option, whole_number
+from powerprof.cli.parameters import EXPERT_HEADING, Mode, finite_number, flag, no_effect, option, whole_number
 from powerprof.system.errors import UnknownNameError, UsageError
+
+_DEFAULT_COST = 0.02
+_LEAST_COST_PERCENT, _MOST_COST_PERCENT = 0.05, 100.0
 
 
 class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +50,27 @@ def parse_percent(words: str, typed: str | None) -> float | None:
         return None if typed is None else float(typed.strip().removesuffix("%"))
     except ValueError:
         raise UsageError(f"{words} {typed} is not a percentage", "such as 2%") from None
+
+
+def max_cost(base: str) -> Any:
+    """Return the field of --max-cost. `base`: the CPU time of which the bound is a share. See `cost_bound`."""
+    text = f"Most CPU time that tracing may cost, of that of {base}; above it, slices are traced (default: 2%)."
+    return option("--max-cost", "P%|none", text, convert=_parse_cost)
+
+
+def _parse_cost(text: str) -> float:
+    if text == "none":
+        return math.inf
+    percent = finite_number(text.removesuffix("%"))
+    if not _LEAST_COST_PERCENT <= percent <= _MOST_COST_PERCENT:
+        raise ValueError(f"must be none, or {_LEAST_COST_PERCENT:g}% to {_MOST_COST_PERCENT:g}%")
+    return percent / 100.0
+
+
+def cost_bound(typed: float | None) -> float | None:
+    """Return the bound of the field of --max-cost as a share; None without a bound."""
+    share = _DEFAULT_COST if typed is None else typed
+    return None if math.isinf(share) else share
 
 
 def top(text: str = "Rows to print.", default: int | None = 20, **declared: Any) -> Any:

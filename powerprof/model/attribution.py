@@ -100,6 +100,7 @@ class Wakeup(msgspec.Struct, frozen=True, kw_only=True):
         c0_ms: running time of the thread (`own_ms`), and of the kernel before it.
         idle_ms: mean length of the ended idle periods; `states` counts them by state.
         detail: timer function or device.
+        rate_low_hz, rate_high_hz: the 95 % interval of `rate_hz` if only slices of the window were traced.
     """
 
     mechanism: Mechanism
@@ -119,6 +120,8 @@ class Wakeup(msgspec.Struct, frozen=True, kw_only=True):
     states: dict[str, int] = {}
     joules: float | None = None
     joules_kind: str | None = None
+    rate_low_hz: float | None = None
+    rate_high_hz: float | None = None
 
 
 class StackCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,11 +194,30 @@ class RunningTime(msgspec.Struct, frozen=True, kw_only=True):
     rest_ms: float | None
 
 
+class Slicing(msgspec.Struct, frozen=True, kw_only=True):
+    """The traced part of a window whose cost was bounded. Counts and rates of the record are estimates from it.
+
+    Attributes:
+        exits_count: idle exits of the host in the whole window, by the kernel's counter if it has one.
+        target_low_hz, target_high_hz: the 95 % interval of the target's idle exits per second.
+        unseen_below_hz: the largest rate of a cause that no slice shows, with 95 % certainty.
+    """
+
+    slices_count: int
+    traced_s: float
+    traced_percent: float
+    exits_count: int
+    target_low_hz: float
+    target_high_hz: float
+    unseen_below_hz: float
+
+
 class Attribution(Record, frozen=True, kw_only=True):
     """One traced window.
 
-    `conservation` covers the host, `wakeups` the target. `window_s` is the CPUs' mean for idle exits. `deep`: by
-    deep-idle. `exits_by_part`: the idle exits of the target in equal parts of the window, from a sample of their times.
+    `conservation` covers the host (with `slicing`: in the slices), `wakeups` the target. `window_s` is the CPUs' mean
+    for idle exits. `deep`: by deep-idle. `exits_by_part`: the idle exits of the target in equal parts of the window,
+    from a sample of their times.
     """
 
     target: TargetInfo
@@ -215,5 +237,11 @@ class Attribution(Record, frozen=True, kw_only=True):
     energy: list[EnergyReading] = []
     energy_split: EnergySplit | None = None
     deep: DeepIdle | None = None
+    slicing: Slicing | None = None
     command: str = "attribute"
     schema: Literal["powerprof.attribution/1"] = "powerprof.attribution/1"
+
+    @property
+    def exits_count(self) -> int:
+        """The idle exits of the host in the window."""
+        return self.conservation.idle_exits_count if self.slicing is None else self.slicing.exits_count

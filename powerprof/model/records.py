@@ -319,6 +319,10 @@ class ToolCost(msgspec.Struct, frozen=True, kw_only=True):
         wakeups_hz: in the traced windows.
         cpu_percent: of all CPUs.
         bpf_s: in BPF programs, in the traced windows.
+        entry_s: to enter these programs from their tracepoints.
+        cost_percent: CPU time and programs with their entries, in percent of the CPU time that `max_cost_percent` is a
+            share of.
+        max_cost_percent: the bound that was set.
         lost_count: events that did not fit into the buffer.
         memory_bytes: largest resident set.
     """
@@ -330,6 +334,9 @@ class ToolCost(msgspec.Struct, frozen=True, kw_only=True):
     bpf_s: float | None = None
     lost_count: int | None = None
     memory_bytes: int | None = None
+    entry_s: float | None = None
+    cost_percent: float | None = None
+    max_cost_percent: float | None = None
 
 
 class EnergySource(msgspec.Struct, frozen=True, kw_only=True):

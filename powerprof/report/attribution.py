@@ -58,6 +58,7 @@ from powerprof.system.next_steps import command_line
 _MAX_ROWS, _OPEN_ROWS, _MAX_CAUSES = 100, 20, 50
 _FRAMES = 2000
 _WAKEUP_COLUMNS = ("thread", "path", "every", "rate", "count", "c0")
+_SLICED_COLUMNS = ("thread", "path", "every", "rate", "range", "count", "c0")
 _WAKING_COLUMNS = ("thread", "path", "rate", "count")
 
 
@@ -115,6 +116,7 @@ def _list_causes(record: Attribution, view: View, places: Places) -> list[Part]:
     counts = [cause.count for cause in causes]
     leading = count_leading(counts, view.top)
     limit = _MAX_ROWS if view.everything else leading
+    columns = _WAKEUP_COLUMNS if record.slicing is None else _SLICED_COLUMNS
     table = wakeups_table(record, places, limit) if exits else busy_wakings_table(record, places, limit)
     hidden = hidden_rows_text(counts, limit, "idle exit" if exits else "waking")
     return [
@@ -123,7 +125,7 @@ def _list_causes(record: Attribution, view: View, places: Places) -> list[Part]:
             table,
             partial(cause_lines, causes, view.sources),
             "wakeups",
-            _WAKEUP_COLUMNS if exits else _WAKING_COLUMNS,
+            columns if exits else _WAKING_COLUMNS,
             open_rows=leading,
             names=False,
         ),
@@ -227,18 +229,40 @@ def _list_checks(record: Attribution) -> Iterator[Sentence]:
     """Yield the division of running time, the balance of idle exits, completeness of stacks, and the own cost."""
     stacks, tool = record.stacks, record.tool
     yield Sentence(_running_time(record))
+    if (sliced := record.slicing) is not None:
+        unseen = text.number(sliced.unseen_below_hz, 1 if sliced.unseen_below_hz >= 0.1 else 2)
+        yield Sentence(
+            f"Traced {text.number(sliced.traced_s, 2)} s of {text.number(record.window_s, 1)} s. The kernel counted "
+            f"{text.count(sliced.exits_count)} idle exits in the window. A cause that no slice shows occurs fewer than "
+            f"{unseen} times a second. In the slices:"
+        )
     yield Sentence(balance.describe_balance(record.conservation), look="balance")
     if stacks.exits_complete_percent is not None:
         share, unnamed = text.number(stacks.exits_complete_percent, 1), stacks.unnamed_frames_percent
         nameless = f"; {text.number(unnamed, 0)} % of frames have no name" if unnamed and unnamed >= 1.0 else ""
         yield Sentence(f"Complete stacks: {share} % of its idle exits{nameless}.")
-    bpf_ms = 0.0 if tool.bpf_s is None else 1e3 * tool.bpf_s / record.window_s
-    cpu_percent = None if tool.cpu_percent is None else tool.cpu_percent + bpf_ms / 10 / max(1, record.cpus)
     memory_mb = None if tool.memory_bytes is None else tool.memory_bytes / 1e6
     yield Sentence(
-        f"powerprof itself: {text.number(cpu_percent, 2)} % CPU, {text.number(tool.wakeups_hz, 1)} wake-ups/s, "
+        f"powerprof itself: {_own_cost(record)}, {text.number(tool.wakeups_hz, 1)} wake-ups/s, "
         f"{text.count(tool.lost_count)} events lost, {text.number(memory_mb, 0)} MB."
     )
+
+
+def _own_cost(record: Attribution) -> str:
+    """Return the CPU time of powerprof: of its processes, of its programs with their entries, and the bound."""
+    tool, window_s = record.tool, record.window_s * max(1, record.cpus)
+    if tool.cpu_percent is None or not window_s:
+        return "? % CPU"
+    programs = None if tool.bpf_s is None else 100.0 * (tool.bpf_s + (tool.entry_s or 0.0)) / window_s
+    whole = f"{text.number(tool.cpu_percent + (programs or 0.0), 2)} % CPU"
+    if programs is None:
+        return f"{whole} (without its programs, whose time this kernel does not report)"
+    parts = f"processes {text.number(tool.cpu_percent, 2)} %, programs {text.number(programs, 2)} %"
+    if tool.cost_percent is None:
+        return f"{whole} ({parts})"
+    of = "the CPU time in use" if record.target.system else f"the CPU time of {record.target.label}"
+    bound = "no bound" if tool.max_cost_percent is None else f"bound {text.number(tool.max_cost_percent, 1)} %"
+    return f"{whole} ({parts}), {text.number(tool.cost_percent, 2)} % of {of} ({bound})"
 
 
 def _sum_woken(record: Attribution) -> Sentence:
@@ -284,7 +308,7 @@ def _make_tiles(record: Attribution) -> list[Tile]:
         return []
     places = Places(record)
     mine, counts = sum(row.count for row in record.wakeups), record.conservation
-    share = 100.0 * mine / counts.idle_exits_count if counts.idle_exits_count else None
+    share = 100.0 * mine / record.exits_count if record.exits_count else None
     name, function, most_hz = main_place(record)
     place = name if function is None else f"{name} in {text.without_parameters(function)}"
     tiles = [
@@ -323,13 +347,16 @@ def _list_rows(record: Attribution) -> Iterator[Line]:
 
     Lines without idle exits follow: on a busy host there are no others.
     """
-    yield _CSV_HEAD
+    # A window that was traced completely has no intervals.
+    is_sliced = record.slicing is not None
+    yield (*_CSV_HEAD, *(("rate_low_hz", "rate_high_hz") if is_sliced else ()))
     for row in record.wakeups:
         counts = (row.count, row.rate_hz, row.wakings_count, None, row.period_ms, row.c0_ms)
-        yield [row.mechanism, row.origin, *counts, *_identify(row)]
+        ends = (row.rate_low_hz, row.rate_high_hz) if is_sliced else ()
+        yield [row.mechanism, row.origin, *counts, *_identify(row), *ends]
     for waking in record.wakings_without_exit:
         of_wakings = (waking.wakings_count, waking.wakings_hz, None, waking.own_ms)
-        yield [None, waking.origin, None, None, *of_wakings, *_identify(waking)]
+        yield [None, waking.origin, None, None, *of_wakings, *_identify(waking), *((None, None) if is_sliced else ())]
     if record.deep is not None:
         yield []
         yield from deep_idle.csv_lines(record.deep)

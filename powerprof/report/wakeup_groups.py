@@ -11,7 +11,15 @@ from powerprof.model import text
 from powerprof.model.attribution import Attribution, Wakeup, Waking
 from powerprof.model.records import Cause
 from powerprof.report.table import Table, TableRow, Words, figure_columns, word_columns
-from powerprof.report.wakeups import count_leading, function_of, mean_c0_ms, mean_own_ms, thread_name
+from powerprof.report.wakeups import (
+    count_leading,
+    function_of,
+    mean_c0_ms,
+    mean_own_ms,
+    range_text,
+    sum_ranges,
+    thread_name,
+)
 
 BY = ("stack", "function", "thread", "device", "unit")
 # For processes that ended before their unit was read.
@@ -26,6 +34,7 @@ class LabelGroup(msgspec.Struct, frozen=True):
     rate_hz: float
     each_ms: float | None
     period_ms: float | None
+    range_hz: tuple[float, float] | None = None
 
 
 def _label_function(row: Wakeup | Waking) -> str:
@@ -74,6 +83,7 @@ def group_by(record: Attribution, by: str) -> list[LabelGroup]:
             sum(row.rate_hz for row in rows),
             mean_c0_ms(rows),
             rows[0].period_ms if len(rows) == 1 else None,
+            sum_ranges(rows),
         )
         for label, rows in groups.items()
     ]
@@ -99,15 +109,18 @@ def group_wakings_by(record: Attribution, by: str) -> list[LabelGroup]:
 def groups_table(groups: Sequence[LabelGroup], by: str, top: int | None) -> Table:
     """Return one row per group; the last one sums the groups that are not shown."""
     limit = count_leading([group.count for group in groups], top)
+    has_ranges = any(group.range_hz is not None for group in groups)
     lines = []
     for group in groups[:limit]:
         every = text.period(group.period_ms).removeprefix("every ")
         c0 = "" if group.each_ms is None else text.number(group.each_ms, 2, " ms")
-        lines.append([text.number(group.rate_hz, 1), f"{group.count:,}", every, c0, group.label])
+        ends = [range_text(group.range_hz)] if has_ranges else []
+        lines.append([text.number(group.rate_hz, 1), *ends, f"{group.count:,}", every, c0, group.label])
     if hidden := groups[limit:]:
         rate, count = text.number(sum(group.rate_hz for group in hidden), 1), sum(group.count for group in hidden)
-        lines.append([rate, f"{count:,}", "", "", f"{len(hidden)} more (--all)"])
-    columns = [*figure_columns(rate="/s", count="count", every="every", c0="C0"), *word_columns(label=by)]
+        lines.append([rate, *([""] if has_ranges else []), f"{count:,}", "", "", f"{len(hidden)} more (--all)"])
+    ranges = {"range": "95 %"} if has_ranges else {}
+    columns = [*figure_columns(rate="/s", **ranges, count="count", every="every", c0="C0"), *word_columns(label=by)]
     keys = [column.key for column in columns]
     rows = [
         TableRow({key: Words(cell, ours=key != "label") for key, cell in zip(keys, line, strict=True)})

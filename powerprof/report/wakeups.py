@@ -10,7 +10,7 @@ import msgspec
 
 from powerprof.attribution.symbols import is_own, only_waits
 from powerprof.model import text
-from powerprof.model.attribution import Attribution, StackFrame, TargetInfo, Thread, Wakeup, Waking
+from powerprof.model.attribution import Attribution, Slicing, StackFrame, TargetInfo, Thread, Wakeup, Waking
 from powerprof.report import balance
 from powerprof.report.document import NOT_TERMINAL, TERMINAL
 from powerprof.report.notes import describe_blindness
@@ -27,6 +27,8 @@ _BLAMED_ORIGINS = {
 # Rows with at least this share of a cause are named; the answer names at most two causes.
 _NAMED_SHARE = 0.1
 _MAX_NAMED = 2
+# Intervals of larger rates have no decimals.
+_WHOLE_HZ = 100
 # Rows with a smaller share of the wake-ups are summed in one line.
 _LEAST_SHARE, _FEWEST_ROWS, _MOST_ROWS = 0.01, 5, 20
 
@@ -45,6 +47,33 @@ class StackCause(Generic[_Row], msgspec.Struct, frozen=True):
     count: int
     rate_hz: float
     why: str
+
+    @property
+    def range_hz(self) -> tuple[float, float] | None:
+        """The 95 % interval of the rate; None if every idle exit was counted."""
+        return sum_ranges(self.rows)
+
+
+def sum_ranges(rows: Iterable[Wakeup | Waking]) -> tuple[float, float] | None:
+    """Return the sums of the ends of the rows' intervals; None without intervals."""
+    ends = [(row.rate_low_hz, row.rate_high_hz) for row in rows if isinstance(row, Wakeup)]
+    known = [(low, high) for low, high in ends if low is not None and high is not None]
+    return (sum(low for low, _ in known), sum(high for _, high in known)) if known and len(known) == len(ends) else None
+
+
+def range_text(ends: tuple[float, float] | None) -> str:
+    """Return the interval of a rate: `[700, 930]`; empty without one."""
+    if ends is None:
+        return ""
+    digits = 1 if ends[1] < _WHOLE_HZ else 0
+    return f"[{text.number(ends[0], digits)}, {text.number(ends[1], digits)}]"
+
+
+def rate_text(rate_hz: float, ends: tuple[float, float] | None) -> str:
+    """Return a rate with its interval, if it has one."""
+    if ends is None:
+        return text.number(rate_hz, 1)
+    return f"{text.number(rate_hz, 1 if ends[1] < _WHOLE_HZ else 0)} {range_text(ends)}"
 
 
 def count_leading(counts: Sequence[float], top: int | None = None) -> int:
@@ -174,7 +203,7 @@ def name_target(target: TargetInfo) -> str:
 
 def answer_of(record: Attribution) -> str:
     """Return the answer: how often the target ended idle periods, and the functions and threads with most of them."""
-    total = record.conservation.idle_exits_count
+    total, sliced = record.exits_count, record.slicing
     mine = sum(row.count for row in record.wakeups)
     name = name_target(record.target)
     name = name[:1].upper() + name[1:] if record.target.system else name
@@ -183,12 +212,22 @@ def answer_of(record: Attribution) -> str:
     checked = balance.describe_accounting(record.conservation)
     rest = "" if checked == balance.ALL_ACCOUNTED else f" {checked}"
     window = f"in {text.number(record.window_s, 1)} s"
+    if sliced is not None:
+        rest = f" {describe_slices(sliced)}{rest}"
+        window = f"in the traced {text.number(sliced.traced_percent, 0)} % of {text.number(record.window_s, 1)} s"
     if not mine or not record.window_s:
         woken = _busy_wakings_text(name, record)
         return f"{woken}{rest}" if woken else f"{name} woke no idle CPU {window}.{rest}"
     share = f" ({text.number(100.0 * mine / total, 1)} % of all idle exits)" if total != mine else ""
-    rate = text.number(mine / record.window_s, 1)
+    ends = None if sliced is None else (sliced.target_low_hz, sliced.target_high_hz)
+    rate = rate_text(mine / record.window_s, ends)
     return f"{name} wakes the CPUs {rate} times a second{share}: {_main_causes(record, mine)}.{rest}"
+
+
+def describe_slices(sliced: Slicing) -> str:
+    """Return the sentence on the traced part of the window."""
+    part = f"{text.number(sliced.traced_percent, 0)} % of the window in {text.plural(sliced.slices_count, 'slice')}"
+    return f"Traced {part}: rates are estimates with 95 % intervals."
 
 
 def main_place(record: Attribution) -> tuple[str, str | None, float]:
@@ -232,7 +271,7 @@ def _main_causes(record: Attribution, count: int) -> str:
             break
         period_ms = period_of(cause)
         period = "" if period_ms is None else f", {text.period(period_ms)}"
-        clauses.append(f"{text.number(cause.rate_hz, 1)} by {_place_text(cause.first)}{period}")
+        clauses.append(f"{rate_text(cause.rate_hz, cause.range_hz)} by {_place_text(cause.first)}{period}")
     return ("; " if "," in "".join(clauses) else " and ").join(clauses)
 
 
@@ -277,6 +316,7 @@ def _cause_cells(
     is_single = len(cause.rows) == 1
     rate, count = fields
     return {
+        "range": Words(range_text(cause.range_hz), ours=True),
         "rate": places.figure(f"{at}/{rate}", 1) if is_single else Words(text.number(cause.rate_hz, 1)),
         "count": places.figure(f"{at}/{count}") if is_single else Words(text.count(cause.count)),
         "thread": Words(cause.first.thread.label, why if is_single else cause.why),
@@ -301,6 +341,7 @@ def wakeups_table(record: Attribution, places: Places, limit: int) -> Table:
         rows.append(TableRow(cells))
     columns = [
         *figure_columns(rate="/s"),
+        *([Column("range", "95 %")] if record.slicing is not None else []),
         Column("count", "exits", forms=NOT_TERMINAL),
         *figure_columns(every="every"),
         Column("c0", "C0 ms", forms=NOT_TERMINAL),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 
 from powerprof.measure.clock import format_now
@@ -29,9 +30,11 @@ from powerprof.stacks.registers import Machine
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError
 from powerprof.system.targets import Target
+from powerprof.tracing.bpf.cost_meter import CostMeter, EventCounter
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.shared_numbers import Count, Shared
-from powerprof.tracing.captures import Array, CpuEdge, find_unchecked_cpus
+from powerprof.tracing.budget import Budget
+from powerprof.tracing.captures import Array, CpuEdge, count_reference_exits, find_unchecked_cpus
 from powerprof.tracing.idle_data import RunTimes, aggregate_exits, compute_traced_residency, set_last_names
 from powerprof.tracing.idle_program import (
     ON_DEMAND,
@@ -51,8 +54,19 @@ from powerprof.tracing.idle_stacks import (
     keep_every_program,
     keep_latest_program,
 )
-from powerprof.tracing.idle_tables import CpuWindows, FillLimits, IdleSums, PeriodSample, RunTimeReader
+from powerprof.tracing.idle_tables import CpuWindows, FillLimits, IdleSums, PeriodSample, RunTimeReader, select_sample
 from powerprof.tracing.kernel_symbols import name_kernel_functions
+from powerprof.tracing.slices import (
+    CAUSE_NAMES,
+    CAUSE_SUMS,
+    WOKEN_NAMES,
+    SlicedTrace,
+    Slicer,
+    SliceSums,
+    make_slice,
+    prepare_slice,
+    sum_edges,
+)
 
 # Interrupts without a tracepoint are reported if there are ten, and one in a hundred idle exits.
 _MIN_UNSEEN, _MIN_UNSEEN_SHARE = 10, 0.01
@@ -120,7 +134,11 @@ class IdleTracer(WindowPart):
         self.stacks.begin()
 
     def read(self) -> None:
-        """Read the ring buffers and the tables that fill."""
+        """Read the ring buffers and the tables that fill. Between slices nothing changes in them."""
+        if self.program.is_attached:
+            self._read()
+
+    def _read(self) -> None:
         self._drain()
         self.stacks.read()
 
@@ -151,8 +169,31 @@ class IdleTracer(WindowPart):
         self._sample.limit()
         self._fill_limits.drain(self._sums.gather)
 
-    def _take(self, *, with_open: bool) -> IdleTrace:
-        self.read()
+    def finish_slice(self) -> IdleTrace:
+        """Return the trace of a slice after its last edge and the detachment, without names of kernel functions.
+
+        The next slice begins without open periods and regularity.
+        """
+        trace = self._take(with_open=True, is_named=False)
+        self.cpus.reset()
+        self._sums.clear_causes()
+        return trace
+
+    def take_wakings(self) -> Array:
+        """Return the wakings by place (WOKEN) since the last call, up to the last trace; none without stacks."""
+        return self._sums.take_wakings()
+
+    def name_functions(self, causes: Array, wakings: Array) -> dict[int, str]:
+        """Return the names of the kernel functions in causes and wakings by address."""
+        return self._name(self._sums.functions_in(causes, wakings))
+
+    def _name(self, addresses: set[int]) -> dict[int, str]:
+        if unknown := addresses - self._functions.keys():
+            self._functions.update(dict.fromkeys(unknown, "") | name_kernel_functions(unknown))
+        return {address: self._functions[address] for address in addresses if self._functions[address]}
+
+    def _take(self, *, with_open: bool, is_named: bool = True) -> IdleTrace:
+        self._read()
         # Causes and CPUs' sums are compared with each other, so they are read at the same moment.
         causes = self._sums.take_causes(self.cpus.read_totals)
         totals, open_periods = self.cpus.take(with_open=with_open)
@@ -162,9 +203,6 @@ class IdleTracer(WindowPart):
             set_last_names(causes, self._sums.exited)  # an open period has the name that its thread had then
         sample, sample_1_in = self._sample.take(open_periods)
         before, self._counters = self._counters, self.program.per_cpu_sum("counters")
-        addresses = self._sums.functions_in(causes)
-        if unknown := addresses - self._functions.keys():
-            self._functions.update(dict.fromkeys(unknown, "") | name_kernel_functions(unknown))
         return IdleTrace(
             causes=causes,
             lost_count=self._counters[Count.LOST_EXITS] - before[Count.LOST_EXITS],
@@ -176,7 +214,7 @@ class IdleTracer(WindowPart):
             totals=totals,
             ran=ran,
             run_time_s=self.program.run_time_s(),
-            addresses={address: self._functions[address] for address in addresses if self._functions[address]},
+            addresses=self._name(self._sums.functions_in(causes)) if is_named else {},
             last_names=self._sums.last_names(),
         )
 
@@ -185,7 +223,9 @@ class TracedWindow(msgspec.Struct, frozen=True):
     """A trace with the window of each CPU.
 
     `tool_cpu_s`: powerprof's own CPU time in it. `state_names`: names of each CPU's idle states, by number.
-    `stat_idle_percent`: idle time by /proc/stat. `counters`: the idle counters at both edges.
+    `stat_idle_percent`: idle time by /proc/stat. `counters`: the idle counters at both edges. `sliced`: the slices of
+    the window if only a part was traced; `edges` and `trace` are then the sums over the slices, `wakings` the wakings
+    in them by place (WOKEN), and `slice_runs` the running times in each.
     """
 
     trace: IdleTrace
@@ -197,6 +237,9 @@ class TracedWindow(msgspec.Struct, frozen=True):
     ended: Ended | None = None
     stat_idle_percent: float | None = None
     counters: tuple[Snapshot, Snapshot] | None = None
+    sliced: SlicedTrace | None = None
+    wakings: Array | None = None
+    slice_runs: list[RunTimes] = []
 
 
 class _Edge(msgspec.Struct, frozen=True):
@@ -230,13 +273,22 @@ class _CpuEdges(Closeable, WindowPart):
 
     def begin(self) -> None:
         self.started_at, self._stat, self._interrupts = format_now(), read_stat(), read_unseen_counts()
-        self.before = self._read(self._cpus.open)
+        self.before = self.slice_before = self._read(self._cpus.open)
 
     def end(self) -> None:
+        # Between slices no CPU's window is open, and `close` has no effect.
         self.after = self._read(self._cpus.close)
         spent = compute_accounting(self._stat, read_stat())
         self.stat_idle_percent = None if spent is None else spent.idle_percent
         self.unseen = count_unseen(self._interrupts, read_unseen_counts())
+
+    def start_slice(self) -> None:
+        """Open the window of each CPU again."""
+        self.slice_before = self._read(self._cpus.open)
+
+    def end_slice(self) -> tuple[_Edge, _Edge]:
+        """Close the window of each CPU. Return the edges of the slice."""
+        return self.slice_before, self._read(self._cpus.close)
 
     def _read(self, mark: Callable[[int, int], None]) -> _Edge:
         """Read every CPU. `mark` gets each CPU's number and time while powerprof runs on it."""
@@ -252,6 +304,14 @@ class _CpuEdges(Closeable, WindowPart):
         return _Edge(read_edge(self.reader, every_cpu=True, at_edge=at_edge), counts)
 
 
+class _Slice(msgspec.Struct, frozen=True):
+    """The trace of a slice, the window of each CPU, and the wakings by place (WOKEN)."""
+
+    trace: IdleTrace
+    edges: dict[int, CpuEdge]
+    wakings: Array
+
+
 class WindowTracer(Closeable):
     """Measures traced windows with one tracer. Counters stay open between windows. A context manager.
 
@@ -262,6 +322,45 @@ class WindowTracer(Closeable):
         self._tracer, self._meters, self._edges = tracer, EnergySampler(meters), _CpuEdges(tracer)
         # The edges come last, so wakings count from before the first CPU's edge until after the last one's.
         self.parts: tuple[WindowPart, ...] = (self._meters, tracer, self._edges)
+        self._slicer: Slicer | None = None
+        self._slices: list[_Slice] = []
+
+    def bound_cost(
+        self, budget: Budget, duration_s: float, meter: CostMeter, used: Callable[[], float], events: EventCounter
+    ) -> None:
+        """Trace only slices of the next window if tracing all of it would exceed the budget. Call it once.
+
+        `used`: the clock of the target.
+        """
+        self._slicer = Slicer(
+            meter,
+            used,
+            lambda: events.read()[0],
+            budget,
+            duration_s,
+            wake_descriptor=self._tracer.wake_descriptor,
+            start_slice=self._start_slice,
+            end_slice=self._end_slice,
+        )
+        self.parts = (*self.parts, self._slicer)
+        # The first collection takes three times as long, and no slice is to wait for it.
+        self._tracer.finish_slice()
+
+    def _start_slice(self) -> None:
+        prepare_slice(self._tracer.program, sorted(self._edges.before.snapshot.cpus))
+        # Processes that joined the target while nothing reported them.
+        self._tracer.stacks.read()
+        self._tracer.program.attach()
+        self._edges.start_slice()
+
+    def _end_slice(self) -> None:
+        before, after = self._edges.end_slice()
+        self._tracer.program.detach()
+        self._keep_slice(before, after)
+
+    def _keep_slice(self, before: _Edge, after: _Edge) -> None:
+        trace = self._tracer.finish_slice()
+        self._slices.append(_Slice(trace, _compute_edges(before, after, trace.totals), self._tracer.take_wakings()))
 
     def close(self) -> None:
         self._edges.close()
@@ -272,27 +371,32 @@ class WindowTracer(Closeable):
 
     def collect(self, passed: PassedWindow) -> TracedWindow:
         """Return the trace between the edges."""
-        trace, before, after = self._tracer.finish(), self._edges.before.snapshot, self._edges.after.snapshot
+        before, after = self._edges.before.snapshot, self._edges.after.snapshot
         started_at, stat_idle_percent = self._edges.started_at, self._edges.stat_idle_percent
-        edges = _compute_edges(self._edges.before, self._edges.after, trace.totals)
+        sliced, wakings = None, None
+        if self._slicer is not None and self._slices:
+            trace, traced_edges, edges, sliced, wakings = self._sum_slices(self._slicer)
+        else:
+            trace = self._tracer.finish()
+            edges = traced_edges = _compute_edges(self._edges.before, self._edges.after, trace.totals)
         spans = [edge.end_ns - edge.start_ns for edge in edges.values()]
         window_s = sum(spans) / len(spans) / 1e9 if spans else passed.window_s
         if self._edges.reader.cpus:
             residency = compute_residency(_with_states(before), _with_states(after), started_at=started_at)
         else:
             # A CPU that went offline idled longer than its trace.
-            stayed = {cpu: edge for cpu, edge in edges.items() if cpu in after.cpus}
+            stayed = {cpu: edge for cpu, edge in traced_edges.items() if cpu in after.cpus}
             residency = compute_traced_residency(
                 trace.totals, stayed, stat_idle_percent=stat_idle_percent, own_pid=os.getpid(), started_at=started_at
             )
         notes = [*residency.notes, *passed.notes, *self._unseen_notes(int(trace.totals["count"].sum()))]
         notes += [] if self._tracer.knows_tick else [Note("tick_hidden")]
-        if unchecked := find_unchecked_cpus(edges):
+        if unchecked := find_unchecked_cpus(traced_edges):
             cpus = format_cpu_list(unchecked)
             notes.append(f"CPU {cpus}: its idle exits were counted by the trace alone, cpuidle's counters were reset")
         return TracedWindow(
             trace,
-            edges,
+            traced_edges,
             window_s,
             msgspec.structs.replace(residency, energy=self._meters.collect()[0], notes=notes),
             self._edges.reader.state_names(),
@@ -300,7 +404,52 @@ class WindowTracer(Closeable):
             ended=passed.ended,
             stat_idle_percent=stat_idle_percent,
             counters=(before, after),
+            sliced=sliced,
+            wakings=wakings,
+            slice_runs=[part.trace.ran for part in self._slices],
         )
+
+    def _sum_slices(
+        self, slicer: Slicer
+    ) -> tuple[IdleTrace, dict[int, CpuEdge], dict[int, CpuEdge], SlicedTrace, Array]:
+        """Return the sums over the slices: the trace, each CPU's edges, those of the whole window, slices, wakings."""
+        if slicer.is_tracing:
+            self._keep_slice(self._edges.slice_before, self._edges.after)
+        slices = self._slices
+        causes, wakings = SliceSums(CAUSE_NAMES, CAUSE_SUMS, "gaps"), SliceSums(WOKEN_NAMES, ("count",), "count")
+        for part in slices:
+            causes.add(part.trace.causes)
+            wakings.add(part.wakings)
+        (all_causes, of_causes), (all_wakings, of_wakings) = causes.finish(), wakings.finish()
+        totals = slices[-1].trace.totals.copy()
+        for name in ("count", "idle_ns", "unplaced_ns"):
+            totals[name] = sum(part.trace.totals[name] for part in slices)
+        mask = max(part.trace.sample_1_in for part in slices) - 1
+        sample = select_sample(np.concatenate([part.trace.sample for part in slices]), mask)
+        trace = replace(
+            slices[-1].trace,
+            causes=all_causes,
+            lost_count=sum(part.trace.lost_count for part in slices),
+            sample=sample,
+            sample_1_in=mask + 1,
+            sample_lost_count=sum(part.trace.sample_lost_count for part in slices),
+            totals=totals,
+            addresses=self._tracer.name_functions(all_causes, all_wakings),
+            last_names={who: name for part in slices for who, name in part.trace.last_names.items()},
+        )
+        whole = _compute_edges(self._edges.before, self._edges.after, totals)
+        reference = count_reference_exits(whole)
+        sliced = SlicedTrace(
+            slices=[
+                make_slice(stratum, part.edges, int(part.trace.totals["count"].sum()))
+                for stratum, part in zip(slicer.strata(), slices, strict=True)
+            ],
+            whole_count=None if reference is None else reference[1],
+            used_s=slicer.used_s,
+            causes=of_causes.tobytes(),
+            wakings=of_wakings.tobytes(),
+        )
+        return trace, sum_edges([part.edges for part in slices]), whole, sliced, all_wakings
 
     def _unseen_notes(self, exits_count: int) -> list[Note]:
         """Return a note about interrupts without a tracepoint, if they could have ended one idle period in 100."""

@@ -263,8 +263,13 @@ class PeriodSample:
         write_shared(self._program, Shared.SAMPLE_MASK, mask)
 
     def _select(self, exits: Array) -> Array:
-        chosen: Array = exits[hash_periods(exits["cpu"], exits["sequence"]) & np.uint64(self._mask) == 0]
-        return chosen
+        return select_sample(exits, self._mask)
+
+
+def select_sample(exits: Array, mask: int) -> Array:
+    """Return the even sample of single periods (IDLE_EXIT) that this mask selects."""
+    chosen: Array = exits[hash_periods(exits["cpu"], exits["sequence"]) & np.uint64(mask) == 0]
+    return chosen
 
 
 # Causes that are kept ungrouped: 1 MB of a saved run.
@@ -352,9 +357,14 @@ class IdleSums:
         who = [(number >> 32, number & 0xFFFFFFFF) for number in self.exited["exited"].tolist()]
         return dict(zip(who, self.exited["exited_comm"].tolist(), strict=True))
 
-    def functions_in(self, causes: Array) -> set[int]:
-        """Return the addresses of kernel functions in these causes and in the kept wakings."""
-        columns = [*(causes[name] for name in _FUNCTIONS), self._wakings["timer_function"]]
+    def clear_causes(self) -> None:
+        """Empty the kernel's table of causes, which have been taken, so that regularity begins anew."""
+        self._causes.clear()
+
+    def functions_in(self, causes: Array, wakings: Array | None = None) -> set[int]:
+        """Return the addresses of kernel functions in these causes and wakings, by default the kept wakings."""
+        woken = self._wakings if wakings is None else wakings
+        columns = [*(causes[name] for name in _FUNCTIONS), woken["timer_function"]]
         # `np.unique` imports 10 ms of numpy on its first call.
         return set().union(*(column.tolist() for column in columns)) - {0}
 

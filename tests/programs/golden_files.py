@@ -32,7 +32,17 @@ _SAVED = REPOSITORY / "tests/fixtures/saved"
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z|(?<=\"seconds_s\": )[\d.e-]+")
 _WIDTHS = (40, 80, 200)
 _SAMPLES = (
-    *("idle_run", "load_run", "comparison", "sweep", "sweep_comparison", "attribution", "deep_idle", "on_cpu"),
+    *(
+        "idle_run",
+        "load_run",
+        "comparison",
+        "sweep",
+        "sweep_comparison",
+        "attribution",
+        "sliced_attribution",
+        "deep_idle",
+        "on_cpu",
+    ),
     "diagnosis",
 )
 

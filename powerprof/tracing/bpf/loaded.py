@@ -266,6 +266,11 @@ class LoadedProgram(Closeable):
                 tracepoint = name.removeprefix(_TRACEPOINT) if name.startswith(_TRACEPOINT) else ""
                 self._attached[name] = syscalls.open_raw_tracepoint(tracepoint, program)
 
+    @property
+    def is_attached(self) -> bool:
+        """Whether programs are attached to tracepoints."""
+        return bool(self._attached)
+
     def detach(self) -> None:
         """Detach programs from their tracepoints. They stay loaded, with their maps."""
         for descriptor in self._attached.values():

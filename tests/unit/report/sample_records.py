@@ -39,6 +39,7 @@ from powerprof.measure.means import interval, make_phase
 from powerprof.model.attribution import (
     Attribution,
     ExternalWakeup,
+    Slicing,
     StackCounts,
     StackFrame,
     TargetInfo,
@@ -487,6 +488,29 @@ def attribution() -> Attribution:
             )
         ],
         notes=["this build is stripped: apt install mariadb-server-core-dbgsym"],
+    )
+
+
+def sliced_attribution() -> Attribution:
+    """The same window at a cost of at most 1 %: the traced slices are an eighth of it."""
+    record = attribution()
+    ranges = [(1.9, 3.4), (0.6, 1.8), (1.2, 2.9), (0.4, 1.9), (0.1, 1.1)]
+    return replace(
+        record,
+        wakeups=[
+            replace(row, rate_low_hz=low, rate_high_hz=high)
+            for row, (low, high) in zip(record.wakeups, ranges, strict=True)
+        ],
+        slicing=Slicing(
+            slices_count=6,
+            traced_s=1.25,
+            traced_percent=12.5,
+            exits_count=3061,
+            target_low_hz=5.9,
+            target_high_hz=8.2,
+            unseen_below_hz=2.4,
+        ),
+        tool=replace(TOOL, bpf_s=0.0031, entry_s=0.0008, cost_percent=0.93, max_cost_percent=1.0),
     )
 
 

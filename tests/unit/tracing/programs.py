@@ -69,6 +69,10 @@ class FakeProgram:
     def run_time_s(self) -> float | None:
         return self.run_s
 
+    @property
+    def is_attached(self) -> bool:
+        return True
+
     def stop_counting(self) -> None:
         """Do nothing: `run_s` is set by the test."""
 

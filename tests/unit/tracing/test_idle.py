@@ -297,6 +297,7 @@ def collected(unseen: int, exits: int = 115, *, knows_tick: bool = True) -> Any:
     trace = SimpleNamespace(totals=sums)
     tracer = WindowTracer.__new__(WindowTracer)
     tracer._tracer = SimpleNamespace(finish=lambda: trace, knows_tick=knows_tick)  # type: ignore[assignment]
+    tracer._slicer, tracer._slices = None, []
     tracer._meters = SimpleNamespace(collect=lambda: ([], []))  # type: ignore[assignment]
     tracer._edges = SimpleNamespace(  # type: ignore[assignment]
         before=BEFORE,
