@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from powerprof.database import historical
+from powerprof.database import catalogue
 from powerprof.database.builds import ServerBuild
 from powerprof.system import program_search
 from tests.programs.balance import counts_idle_exits, polls_before_it_halts
@@ -52,7 +52,7 @@ DURATIONS = REPOSITORY / "tests/durations.json"
 
 def _needs_a_server_that_is_not_fetched(item: pytest.Item) -> bool:
     marker = item.get_closest_marker("historical")
-    return marker is not None and not all(historical.find_server(name).is_fetched for name in marker.args)
+    return marker is not None and not all(catalogue.find_server(name).is_fetched for name in marker.args)
 
 
 # A hypervisor decides whether its guests have a cpuidle driver: what judges that driver needs one.
@@ -269,7 +269,7 @@ def mariadbd() -> Path:
 def historical_build(request: pytest.FixtureRequest) -> ServerBuild:
     """The fetched server that the test's marker `historical` names."""
     marker = request.node.get_closest_marker("historical")
-    return historical.load_build(marker.args[0])
+    return catalogue.load_build(marker.args[0])
 
 
 def each_release(*names: str) -> pytest.MarkDecorator:

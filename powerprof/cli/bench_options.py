@@ -50,10 +50,10 @@ class PrivateServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Return the fetched server of --server-build, if any. Raises UsageError, PowerprofError."""
         if self.server_build is None:
             return None
-        from powerprof.database import historical
+        from powerprof.database import catalogue
 
         try:
-            return historical.load_build(self.server_build)
+            return catalogue.load_build(self.server_build)
         except UsageError as error:
             error.message = f"--server-build: {error.message}"
             raise

@@ -19,7 +19,7 @@ from powerprof.system.errors import MissingArgumentError, UnknownNameError, Usag
 from powerprof.system.next_steps import command_line
 
 if TYPE_CHECKING:
-    from powerprof.database.historical import Fetchable
+    from powerprof.database.catalogue import Fetchable
 
 
 _ACTIONS = ("list", "fetch", "remove")
@@ -53,23 +53,23 @@ def command(options: Options) -> None:
     action, name, yes, json, quiet = options.action, str(options.name), options.yes, options.json, options.quiet
     check_targets(json_output(json))
     entries: list[Fetchable] = []
-    from powerprof.database import historical
+    from powerprof.database import catalogue
     from powerprof.report.catalogues import fetched_lines, server_lines, server_record
 
     if action == "list":
-        entries = list(historical.load_catalogue().values())
+        entries = list(catalogue.load_catalogue().values())
         lines = server_lines(entries)
     elif action == "remove":
-        entries = [historical.find_entry(name)]
-        place = historical.find_fetched(entries[0])
+        entries = [catalogue.find_entry(name)]
+        place = catalogue.find_fetched(entries[0])
         if not yes:
             confirm(f"Delete {place}?", without_terminal="add --yes", declined=f"{name} was kept")
-        historical.remove_fetched(entries[0])
+        catalogue.remove_fetched(entries[0])
         lines = [f"{name} was removed. To fetch it again: {command_line('servers fetch {}', name)}"]
     else:
-        entries = [historical.find_entry(name)]
+        entries = [catalogue.find_entry(name)]
         state = "is already fetched" if entries[0].is_fetched else "fetched, checked and started once"
-        historical.fetch_entry(
+        catalogue.fetch_entry(
             entries[0], lambda question: ask_consent(question, yes), lambda text: print_progress(text, quiet)
         )
         lines = fetched_lines(entries[0], state)

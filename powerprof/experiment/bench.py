@@ -86,7 +86,7 @@ def start_servers(
 
     It has room for the connections of all `cases`, because each of them may use it.
     """
-    from powerprof.database import historical
+    from powerprof.database import catalogue
     from powerprof.database.private_server import PrivateServer
     from powerprof.database.server_options import ServerOptions
     from powerprof.database.topology import MemberOptions, ServerTopology, plan_topology
@@ -103,7 +103,7 @@ def start_servers(
         connections=most + _SPARE_CONNECTIONS,
         affinity=options.server_cpus,
         binary=options.server_binary,
-        build=historical.load_build(case.server.build) if case.server.build else options.server_build,
+        build=catalogue.load_build(case.server.build) if case.server.build else options.server_build,
     )
     wanted = case.topology
     if wanted.kind == "standalone":

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from powerprof.database import historical
+from powerprof.database import catalogue
 from powerprof.experiment.command_client import parse_command
 from powerprof.experiment.load import STDIN, Context, LoadFailed, LoadOrder, ProcessLoad
 from powerprof.system import program_search
@@ -38,7 +38,7 @@ def start_connector(load: Load, statements: Sequence[str], context: Context, ord
     java = program_search.need("java", "default-jdk-headless")
     # `java FILE.java` needs the compiler (JEP 330), which a mere runtime lacks.
     program_search.need("javac", "default-jdk-headless")
-    jar = context.file("connector.jar", historical.read_jar(load.connector))
+    jar = context.file("connector.jar", catalogue.read_jar(load.connector))
     program = context.file(_SOURCE, (data_dir("workloads") / "lib" / _SOURCE).read_bytes())
     argv: list[str | Path] = [java, *_JAVA, "-cp", jar, program, STDIN]
     running = ProcessLoad(
@@ -70,7 +70,7 @@ def format_connector_properties(load: Load, statements: Sequence[str], context: 
     text = _UNIFORM.sub("?", statements[0])
     if "{{" in text:
         raise UsageError(f"{statements[0][:40]!r}: connector-j knows {{{{uniform A B}}}} only", "write it so")
-    login, connector = context.login, historical.find_entry(load.connector)
+    login, connector = context.login, catalogue.find_entry(load.connector)
     database = load.database or login.database or ""
     on_server, kept = _PREPARING[load.protocol]
     options = {

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.database import historical
+from powerprof.database import catalogue
 from powerprof.energy.request import DEFAULT_REQUEST, EnergyRequest
 from powerprof.experiment import sweep
 from powerprof.experiment.bench_options import BenchOptions
@@ -482,7 +482,7 @@ def measure_step(step: StudyCommand, options: StudyOptions, say: Say) -> StepRec
     if step.command == "idle":
         return measure_idle(options.idle(step), say)
     loaded = options.loaded(step)
-    where = BenchOptions(server_build=None if step.build is None else historical.load_build(step.build))
+    where = BenchOptions(server_build=None if step.build is None else catalogue.load_build(step.build))
     if step.command == "compare":
         a, b = step.conditions
         return compare_conditions(a, b, where, loaded, extra=(), say=say)

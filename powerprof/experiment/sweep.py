@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.database import connections, historical, products
+from powerprof.database import catalogue, connections, products
 from powerprof.database.connections import check_connections
 from powerprof.database.sandbox import find_server_account
 from powerprof.energy.request import Vcpu
@@ -159,7 +159,7 @@ def check_room(sweep: Sweep, workload: LoadedWorkload, bench_options: BenchOptio
         if bench_options.server_build or bench_options.server_binary:
             raise UsageError("--set server=… and --server-build are two servers", "leave --server-build out")
         for value in sweep.values:
-            historical.load_build(str(value))
+            catalogue.load_build(str(value))
     cases = [resolve_point(workload, sweep.condition.name, sweep.key, value, options) for value in sweep.values]
     most = max(case.load.clients for case in cases)
     if bench_options.server_binary:

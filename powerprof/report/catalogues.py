@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from powerprof.database import historical
-from powerprof.database.historical import Fetchable
+from powerprof.database import catalogue
+from powerprof.database.catalogue import Fetchable
 from powerprof.model import text
 from powerprof.report.answers import noun_of
 from powerprof.system.next_steps import command_line
@@ -137,5 +137,5 @@ def fetched_lines(entry: Fetchable, state: str) -> list[str]:
     """Return the location of a fetched server or connector, and the licence of a server."""
     if entry.scheme is not None:
         return [f"{entry.name}: {entry.place}"]
-    build = historical.load_build(entry.name)
+    build = catalogue.load_build(entry.name)
     return [f"{entry.name} {state}: {entry.place}", f"{build.name}, licence {entry.terms}."]

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerprof.database import historical
+from powerprof.database import catalogue
 
 _MARIADB = """
 mariadb-install-db --user=mysql --datadir={0}/data --skip-test-db >/dev/null
@@ -139,7 +139,7 @@ def servers(
                 program = _MARIADB.format(folder)
                 if name == "mysql":
                     socket = _folder(folder, "socket", "mysql") / "mysqld.sock"
-                    program = _MYSQL.format(folder, historical.load_build("mysql-9.7").root)
+                    program = _MYSQL.format(folder, catalogue.load_build("mysql-9.7").root)
                 client = f"mariadb -u root -S {socket} --init-command='CREATE DATABASE IF NOT EXISTS shop; USE shop'"
                 rows, status = _ROWS, "SHOW GLOBAL STATUS;"
             pid = stack.enter_context(running(program, socket))

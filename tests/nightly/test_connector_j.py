@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from powerprof.database import historical
+from powerprof.database import catalogue
 from powerprof.system import paths
 from tests.conftest import Cli
 
@@ -19,7 +19,7 @@ _CHOICES = ["--rate", "400", "--duration", "2", "--pairs", "6", "--meter", "none
 def test_statements_that_the_server_prepares_for_one_execution_cost_it_more(powerprof_cli: Cli, connector: str) -> None:
     assert shutil.which("javac"), "make soak installs it"
     # The user's consent is the tests' own here: two jars of 3 MB, pinned.
-    historical.fetch_entry(historical.find_entry(f"{connector}-connector-j"), lambda question: True)
+    catalogue.fetch_entry(catalogue.find_entry(f"{connector}-connector-j"), lambda question: True)
     cache = {"XDG_CACHE_HOME": str(paths.cache_dir().parent)}
 
     def cost(a: str, b: str) -> dict[str, dict[str, float]]:

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from powerprof.database import historical, sql
+from powerprof.database import catalogue, sql
 from powerprof.database.private_server import PrivateServer
 from powerprof.energy.request import NO_METER
 from powerprof.experiment.load import Context
@@ -46,7 +46,7 @@ def _build(name: str) -> Mapping[str, Any]:
     if name != "mysql-9.7":
         return {"family": name}
     try:
-        return {"build": historical.load_build(name)}
+        return {"build": catalogue.load_build(name)}
     except CapabilityError as error:
         pytest.skip(f"no capability: {error.message}")
 

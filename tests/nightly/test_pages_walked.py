@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database import historical
+from powerprof.database import catalogue
 from tests.conftest import REPOSITORY
 from tests.nightly.bareroot import Machine, bare_machine
 from tests.nightly.typed import Typed
@@ -148,7 +148,7 @@ def test_the_readme_and_the_tutorial_with_the_server_of_debian(machine: Machine)
 
 @pytest.mark.historical("mysql-9.7")
 def test_the_tutorial_with_its_own_server(machine: Machine) -> None:
-    tree = historical.load_build("mysql-9.7").root
+    tree = catalogue.load_build("mysql-9.7").root
     shutil.copytree(tree, machine.root / "opt/mysql", symlinks=True)
     for name in ("dev", "proc"):
         (machine.root / "opt/mysql" / name).mkdir(exist_ok=True)

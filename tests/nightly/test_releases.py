@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from powerprof.database import historical, sql
+from powerprof.database import catalogue, sql
 from powerprof.database.private_server import PrivateServer
 from powerprof.experiment import bench_data
 from powerprof.system import paths
@@ -87,7 +87,7 @@ def test_every_release_makes_the_same_rows_of_tpcc() -> None:
     workload = find_workload("tpcc")
     sums = {}
     for name in ("mysql-5.5.9", "mysql-9.7", "mariadb-11.8"):
-        with PrivateServer(build=historical.load_build(name)) as server:
+        with PrivateServer(build=catalogue.load_build(name)) as server:
             bench_data.make_schema(server, workload, workload.definition.dataset, [])
             with server.connect(database=bench_data.schema_name(workload)) as connection:
                 sums[name] = [

@@ -24,7 +24,7 @@ import pytest
 from powerprof.database import sql
 from powerprof.database.base import Login
 from powerprof.database.builds import ServerBuild
-from powerprof.database.historical import load_build
+from powerprof.database.catalogue import load_build
 from powerprof.database.private_server import PrivateServer
 from powerprof.database.server_options import ServerOptions
 from powerprof.database.settings import Setting

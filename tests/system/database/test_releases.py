@@ -17,9 +17,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from powerprof.database import debian_packages, historical, sql
+from powerprof.database import catalogue, debian_packages, sql
+from powerprof.database.catalogue import Fetchable
 from powerprof.database.debian_packages import DebianPackages
-from powerprof.database.historical import Fetchable
 from powerprof.database.maven import ArchiveMember, MavenJar
 from powerprof.database.private_server import PrivateServer
 from powerprof.system import paths, program_search, programs
@@ -66,12 +66,12 @@ def public() -> Iterator[Path]:
 def _list(name: str, source: DebianPackages | MavenJar, monkeypatch: pytest.MonkeyPatch) -> Fetchable:
     """Add a server to the catalogue."""
     listed = Fetchable(name=name, version="1", description=name, licence="GPL-2.0-only", source=source)
-    monkeypatch.setitem(historical.load_catalogue(), name, listed)
+    monkeypatch.setitem(catalogue.load_catalogue(), name, listed)
     return listed
 
 
 def _fetch(name: str) -> None:
-    historical.fetch_entry(historical.find_server(name), lambda question: True)
+    catalogue.fetch_entry(catalogue.find_server(name), lambda question: True)
 
 
 @pytest.fixture
@@ -115,8 +115,8 @@ def _left_behind() -> list[str]:
 @pytest.mark.usefixtures("archive")
 def test_a_release_is_fetched_and_runs_with_its_own_libraries_as_nobody_special() -> None:
     _fetch("tiny")
-    build = historical.load_build("tiny")
-    place = historical.find_server("tiny").place
+    build = catalogue.load_build("tiny")
+    place = catalogue.find_server("tiny").place
     assert not (place / "root/ran").exists() and not Path("/ran").exists()
     with PrivateServer(build=build) as server:
         proc = Path(f"/proc/{server.pid}")
@@ -174,7 +174,7 @@ def test_an_archive_without_empty_data_makes_them_where_the_servers_account_may_
     )
     jarred = _list("jarred", source, monkeypatch)
     _fetch("jarred")
-    build = historical.load_build("jarred")
+    build = catalogue.load_build("jarred")
     with PrivateServer(build=build) as server, server.connect() as connection:
         assert sql.fetch_scalar(connection, "SELECT COUNT(*) > 0 FROM mysql.help_topic") == 1
         assert os.readlink(f"/proc/{server.pid}/exe") == str(jarred.place / "sbin/mariadbd")

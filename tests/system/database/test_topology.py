@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from powerprof.database import historical, sql
+from powerprof.database import catalogue, sql
 from powerprof.database.base import ReplicationStatus
 from powerprof.database.private_server import PrivateServer
 from powerprof.database.replication_status import read_replication_status
@@ -145,8 +145,8 @@ def test_kill_while_a_topology_starts(room: Room, script: Script, moment_s: floa
 @pytest.mark.nightly
 def test_the_historical_server_is_fetched_and_storms(room: Room) -> None:
     """Needs the network. 5.5.9's replicas that share an id push one another out at full speed (MySQL bug 33815)."""
-    historical.fetch_entry(historical.find_server("mysql-5.5.9"), lambda question: True)
-    build = historical.load_build("mysql-5.5.9")
+    catalogue.fetch_entry(catalogue.find_server("mysql-5.5.9"), lambda question: True)
+    build = catalogue.load_build("mysql-5.5.9")
     with PrivateServer(build=build, port="ephemeral") as server, server.connect() as connection:
         assert sql.fetch_scalar(connection, "SELECT @@version") == "5.5.9"
         assert os.readlink(f"/proc/{server.pid}/exe") == str(build.binary)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from powerprof.database import historical
+from powerprof.database import catalogue
 from powerprof.database.mysql import find_build
 from powerprof.energy.request import NO_METER
 from powerprof.experiment import sweep as sweeps
@@ -29,7 +29,7 @@ _NAMES = ["one", "two"]
 def servers(mariadbd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's server under two names."""
     build = find_build(mariadbd)
-    monkeypatch.setattr(historical, "load_build", lambda name: replace(build, text=f"{build.text} {name}"))
+    monkeypatch.setattr(catalogue, "load_build", lambda name: replace(build, text=f"{build.text} {name}"))
     monkeypatch.setattr(sweep_rounds, "START_S", 0.0)
 
 

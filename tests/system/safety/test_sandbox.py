@@ -20,7 +20,7 @@ from typing import Any, get_args
 import pytest
 from msgspec.structs import replace
 
-from powerprof.database import historical, sandbox, sql
+from powerprof.database import catalogue, sandbox, sql
 from powerprof.database.base import Login
 from powerprof.database.given import GivenServer
 from powerprof.database.private_server import PrivateServer
@@ -110,7 +110,7 @@ def java_that_finds_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     data = BytesIO()
     with zipfile.ZipFile(data, "w") as jar:
         jar.writestr("empty", "")
-    monkeypatch.setattr(historical, "read_jar", lambda name: data.getvalue())
+    monkeypatch.setattr(catalogue, "read_jar", lambda name: data.getvalue())
     monkeypatch.setattr(connector_client, "_wait_for_connector", lambda running: None)
 
 

@@ -11,7 +11,7 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 import pytest
 
-from powerprof.database import historical
+from powerprof.database import catalogue
 from powerprof.database.debian_packages import DebianPackages
 from powerprof.database.maven import MavenJar
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
@@ -29,14 +29,14 @@ from powerprof.workloads.definition import Load
     ],
 )
 def test_sizes_are_in_millions_of_bytes(size_bytes: int, text: str) -> None:
-    known = historical.find_entry("mysql-connector-j")
+    known = catalogue.find_entry("mysql-connector-j")
     source = msgspec.structs.replace(known.source, download_bytes=size_bytes)
     assert msgspec.structs.replace(known, source=source).size_text == text
 
 
-@pytest.mark.parametrize("name", historical.load_catalogue())
+@pytest.mark.parametrize("name", catalogue.load_catalogue())
 def test_entries_name_one_program_or_jar_with_a_digest(name: str) -> None:
-    entry = historical.find_entry(name)
+    entry = catalogue.find_entry(name)
     if isinstance(entry.source, DebianPackages):
         assert entry.version == ".".join(map(str, entry.source.version))
         assert entry.name == f"{entry.source.family}-{entry.version}"
@@ -48,11 +48,11 @@ def test_entries_name_one_program_or_jar_with_a_digest(name: str) -> None:
 
 
 def test_connectors_of_loads_are_in_the_catalogue_and_are_no_servers() -> None:
-    connectors = [entry.name for entry in historical.load_catalogue().values() if entry.scheme is not None]
+    connectors = [entry.name for entry in catalogue.load_catalogue().values() if entry.scheme is not None]
     assert connectors == list(get_args(get_type_hints(Load)["connector"]))
     for name in connectors:
         with pytest.raises(UsageError, match=f"no server is called '{name}'") as caught:
-            historical.find_server(name)
+            catalogue.find_server(name)
         assert "mariadb-11.4" in str(caught.value.hint) and name not in str(caught.value.hint)
 
 
@@ -61,20 +61,20 @@ def test_nothing_is_downloaded_without_consent(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    server = historical.find_server("mysql-5.5.9")
+    server = catalogue.find_server("mysql-5.5.9")
     asked: list[str] = []
     with pytest.raises(PowerprofError, match="consent was refused"):
-        historical.fetch_entry(server, lambda question: bool(asked.append(question)))
+        catalogue.fetch_entry(server, lambda question: bool(asked.append(question)))
     assert "GPL-2.0" in asked[0]
     assert "140 MB" in asked[0]
     with pytest.raises(PowerprofError, match="cannot download"):
-        historical.fetch_entry(server, lambda question: True)
+        catalogue.fetch_entry(server, lambda question: True)
     assert not server.is_fetched
     with pytest.raises(CapabilityError, match="has not been fetched") as caught:
-        historical.load_build("mysql-5.5.9")
+        catalogue.load_build("mysql-5.5.9")
     assert caught.value.hint == "fetch it: powerprof servers fetch mysql-5.5.9"
     with pytest.raises(UsageError, match="no server is called"):
-        historical.find_server("mysql-4.1")
+        catalogue.find_server("mysql-4.1")
 
 
 def test_a_connector_is_fetched_once_after_consent_and_kept(
@@ -83,24 +83,24 @@ def test_a_connector_is_fetched_once_after_consent_and_kept(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     digest = hashlib.sha256(b"archive").hexdigest()
     jar = MavenJar(group="org.example", artifact="thing", release="1.0", download_bytes=7, sha256=digest)
-    known = msgspec.structs.replace(historical.find_entry("mysql-connector-j"), source=jar)
-    monkeypatch.setitem(historical.load_catalogue(), "mysql-connector-j", known)
+    known = msgspec.structs.replace(catalogue.find_entry("mysql-connector-j"), source=jar)
+    monkeypatch.setitem(catalogue.load_catalogue(), "mysql-connector-j", known)
     with pytest.raises(CapabilityError, match="has not been fetched"):
-        historical.read_jar("mysql-connector-j")
+        catalogue.read_jar("mysql-connector-j")
     asked: list[str] = []
     with pytest.raises(PowerprofError, match="consent was refused"):
-        historical.fetch_entry(known, lambda question: bool(asked.append(question)), asked.append)
+        catalogue.fetch_entry(known, lambda question: bool(asked.append(question)), asked.append)
     assert "0.0 MB, from http://127.0.0.1" in asked[0]
     assert asked[0].endswith("It is run as the account of the servers")
     index["/maven2/org/example/thing/1.0/thing-1.0.jar"] = (200, b"archive")
     for _ in range(2):
-        historical.fetch_entry(known, lambda question: True, asked.append)
+        catalogue.fetch_entry(known, lambda question: True, asked.append)
     assert asked[1:] == ["downloading thing-1.0.jar"]
     assert list(known.place.parent.iterdir()) == [known.place]
-    assert historical.read_jar("mysql-connector-j") == b"archive"
+    assert catalogue.read_jar("mysql-connector-j") == b"archive"
 
 
 def test_another_machine_cannot_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     with pytest.raises(CapabilityError, match="runs on x86_64 only"):
-        historical.fetch_entry(historical.find_server("mysql-5.5.9"), lambda question: True)
+        catalogue.fetch_entry(catalogue.find_server("mysql-5.5.9"), lambda question: True)
