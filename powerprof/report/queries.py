@@ -249,7 +249,7 @@ def statement_lines(
     for number, entry in enumerate(entries):
         lines += entry
         if number and number <= count and (plan := record.statements[number - 1].plan):
-            lines += text.wrap(f"plan: {plan_text(plan)}", width, " " * indent)
+            lines += text.wrap(f"plan: {plan_text(plan)}", max(width, wide), " " * indent)
     if table.left_count:
         percent = _sum_known(row.c0_percent for row in record.statements[count:])
         lines.append(f"{table.left_count:,} more statements with {text.number(percent, 1)} % (--top N, or --json)")

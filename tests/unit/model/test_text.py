@@ -19,6 +19,7 @@ from powerprof.model.text import (
     plural,
     shorten,
     signed,
+    wrap,
 )
 
 
@@ -144,3 +145,14 @@ def test_figures_are_flush_right_and_names_flush_left() -> None:
 def test_words_are_joined() -> None:
     assert [join_words(list("abc")[:length]) for length in range(4)] == ["", "a", "a and b", "a, b and c"]
     assert join_words(["a", "b"], "or") == "a or b"
+
+
+@given(
+    st.integers(20, 200), st.integers(0, 300), st.lists(st.sampled_from(["plan:", "city", "ALL,", "20,395", "rows"]))
+)
+def test_an_indent_leaves_room_for_words(width: int, indent: int, words: list[str]) -> None:
+    """A plan below a wide table had one letter per line."""
+    lines = wrap(" ".join(words), width, " " * indent)
+    room = min(width - 8, 24 - 8)
+    assert all(len(line.strip()) >= room for line in lines[:-1])
+    assert " ".join(line.strip() for line in lines) == " ".join(words)

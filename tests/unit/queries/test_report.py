@@ -11,7 +11,7 @@ from powerprof.model.records import ToolCost
 from powerprof.queries.askers import group_statements
 from powerprof.queries.join import join_trace
 from powerprof.queries.pricing import price_share as priced
-from powerprof.queries.records import Asker, Queries, QueryServer, Statement, TracingCost
+from powerprof.queries.records import Asker, Queries, QueryPlanStep, QueryServer, Statement, TracingCost
 from powerprof.report.exports import export, render_html
 from powerprof.report.kinds import lines_of
 from powerprof.report.queries import answer_of
@@ -76,6 +76,14 @@ def test_a_trace_that_costs_more_than_its_server_has_no_share_of_it() -> None:
         measured = msgspec.structs.replace(record(), tracing=cost, server_c0_s=used_s)
         printed = " ".join(" ".join(lines_of(measured)).split())
         assert f"Tracing cost 15 ms of CPU time, 0.25 % of this {words}" in printed
+
+
+def test_a_plan_is_in_one_line_below_its_statement_in_a_whole_table() -> None:
+    plain = record()
+    plan = [QueryPlanStep(table="city", access="ALL", rows_count=20_395, extra="Using where")]
+    first = msgspec.structs.replace(plain.statements[0], plan=plan)
+    lines = lines_of(msgspec.structs.replace(plain, statements=[first, *plain.statements[1:]]), is_whole=True)
+    assert [line.strip() for line in lines if "city" in line] == ["plan: city ALL, 20,395 rows (Using where)"]
 
 
 def test_shares_by_samples_have_their_intervals_instead_of_what_samples_do_not_know() -> None:
