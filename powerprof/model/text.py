@@ -238,10 +238,10 @@ def wrap(text: str, width: int, indent: str = "") -> list[str]:
 
     A command has one line. One that is longer than a line has its own lines, which can be pasted together. A word
     longer than a line is broken after a punctuation mark if it has one, except in a command: the terminal wraps it.
-    The indent leaves LEAST_NAME characters of a line.
+    The indent leaves LEAST_NAME characters of a line, or half of a narrow one.
     """
     lines: list[str] = []
-    indent = indent[: max(0, width - LEAST_NAME)]
+    indent = indent[: max(width // 2, width - LEAST_NAME)]
     text, at = text.translate(_BLANKS), 0
     for start, end in _with_punctuation(text):
         if end - start <= width - len(indent):

@@ -141,7 +141,8 @@ def test_each_row_of_exit_codes_has_examples() -> None:
 def test_a_row_of_exit_codes_is_true(up_to_the_first_window: Run, start: str) -> None:
     code = next(code for row, code in _rows().items() if row.startswith(start))
     ended = {line: up_to_the_first_window(shlex.split(line)) for line in EXAMPLES[start]}
-    assert {line: (one.code, one.began) for line, one in ended.items()} == dict.fromkeys(EXAMPLES[start], (code, None))
+    results = {line: (one.code, one.began, one.broke) for line, one in ended.items()}
+    assert results == dict.fromkeys(EXAMPLES[start], (code, None, None))
 
 
 # --- rows and durations

@@ -153,6 +153,6 @@ def test_words_are_joined() -> None:
 def test_an_indent_leaves_room_for_words(width: int, indent: int, words: list[str]) -> None:
     """A plan below a wide table had one letter per line."""
     lines = wrap(" ".join(words), width, " " * indent)
-    room = min(width - 8, 24 - 8)
+    room = min(width // 2, 24) - 8
     assert all(len(line.strip()) >= room for line in lines[:-1])
     assert " ".join(line.strip() for line in lines) == " ".join(words)
