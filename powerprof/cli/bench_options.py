@@ -37,12 +37,16 @@ class PrivateServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     HEADING: ClassVar[str] = "Private server"
 
     server_binary: Path | None = option(
-        "--server-binary", "FILE", "Start this mariadbd or mysqld.", convert=_check_program, excludes=OWN_SERVER
+        "--server-binary",
+        "FILE",
+        "Start this mariadbd, mysqld or postgres.",
+        convert=_check_program,
+        excludes=OWN_SERVER,
     )
     server_build: str | None = option(
         "--server-build",
         "NAME",
-        "Start this fetched server (servers lists them).",
+        "Start this fetched server (servers lists them), or the installed mysql or postgresql.",
         excludes=(*OWN_SERVER, "--server-binary"),
     )
 
@@ -50,8 +54,10 @@ class PrivateServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Return the fetched server of --server-build, if any. Raises UsageError, PowerprofError."""
         if self.server_build is None:
             return None
-        from powerprof.database import catalogue
+        from powerprof.database import catalogue, products
 
+        if self.server_build in products.FAMILIES:
+            return products.find_program(self.server_build, None)
         try:
             return catalogue.load_build(self.server_build)
         except UsageError as error:
@@ -137,9 +143,12 @@ def _connect(bench: BenchChoice) -> Iterator[Server | None]:
     if not existing.is_given:
         yield None
         return
-    from powerprof.database.given import given_server
+    from powerprof.database.given import EVERY_FAMILY, given_server
+    from powerprof.database.postgres_wire import WORKLOAD_OPTIONS
 
-    with given_server(existing.server, socket=existing.socket, defaults_file=existing.defaults_file) as server:
+    with given_server(existing.server, existing.socket, existing.defaults_file, families=EVERY_FAMILY) as server:
+        if server.login.family == "postgresql":
+            server.login = server.login.with_session_options(WORKLOAD_OPTIONS)
         yield server
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -15,6 +15,8 @@ from powerprof.model.identities import Family
 from powerprof.model.statements import NormalText
 from powerprof.system.caller import HostUser
 from powerprof.system.errors import Retryable
+
+DEFAULT_PORTS: Mapping[Family, int] = {"mysql": 3306, "postgresql": 5432}
 
 
 class StatementError(Retryable):
@@ -80,8 +82,11 @@ class Server(Protocol):
     def connect(self, **options: Any) -> Sql:
         """Return a control connection that the caller closes. Raise PowerprofError."""
 
+    def list_processes(self) -> Sequence[int]:
+        """Return its present processes on this host, the first one of PostgreSQL's first; empty without `pid`."""
+
     def thread_names(self) -> dict[int, str]:
-        """Return performance_schema names by kernel thread id; empty if the server does not report them."""
+        """Return performance_schema names by kernel thread id, or roles of PostgreSQL's processes; empty if unknown."""
 
     def check(self) -> None:
         """Raise PowerprofError if the server has ended."""
@@ -196,4 +201,5 @@ class Login(msgspec.Struct, kw_only=True, eq=False):
         if self.socket is not None:
             return f"{self.user}@{self.socket}"
         host = self.host or "127.0.0.1"
-        return f"{self.family}://{self.user}@{f'[{host}]' if ':' in host else host}:{self.port or 3306}/"
+        port = self.port or DEFAULT_PORTS[self.family]
+        return f"{self.family}://{self.user}@{f'[{host}]' if ':' in host else host}:{port}/"

@@ -7,16 +7,19 @@ import getpass
 import math
 import os
 import re
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from powerprof.database import sql
-from powerprof.database.base import Login
+from powerprof.database.base import DEFAULT_PORTS, Login
 from powerprof.database.option_files import OptionValue, read_options
+from powerprof.database.products import product_of_family
 from powerprof.database.server_process import find_server_pid
 from powerprof.database.wire import read_connection_listener
 from powerprof.measure.target_life import TargetLife
+from powerprof.model.identities import Family
 from powerprof.system.caller import caller, is_delegated
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.processes import label_of
@@ -25,11 +28,23 @@ from powerprof.system.targets import Target
 if TYPE_CHECKING:
     from powerprof.database.base import Sql
 
-_SAFE_PLACES = "put it into an option file (--defaults-file) or into MYSQL_PWD"
+MYSQL_ONLY: tuple[Family, ...] = ("mysql",)
+EVERY_FAMILY: tuple[Family, ...] = ("mysql", "postgresql")
+_ADDRESS = "mysql://user@host:port/ or postgresql://user@host:port/"
+_PASSWORDS: Mapping[Family, str] = {"mysql": "MYSQL_PWD", "postgresql": "PGPASSWORD"}
+"""The environment variables with the password, those of the servers' own clients."""
+_SCHEMES: Mapping[str, Family] = {
+    "mysql": "mysql",
+    "mariadb": "mysql",
+    "postgresql": "postgresql",
+    "postgres": "postgresql",
+}
+# PostgreSQL names a socket after its port.
+_POSTGRES_SOCKET = re.compile(r"\.s\.PGSQL\.[0-9]{1,5}")
 
 
 def build_login(url: str | None = None, socket: Path | None = None, defaults_file: Path | None = None) -> Login:
-    """Return the login: `url`, a URL or a socket, and `socket` take precedence over the option file and MYSQL_PWD.
+    """Return the login: `url`, a URL or a socket, and `socket` take precedence over the option file and environment.
 
     Under sudo everything is the caller's: the default user, option file, socket and TLS keys are used with that
     account's rights, because the caller's SQL runs there. Raises UsageError, also for a password in the URL, which
@@ -37,13 +52,21 @@ def build_login(url: str | None = None, socket: Path | None = None, defaults_fil
     """
     if url is not None and socket is not None:
         raise UsageError("--server and --socket name two servers", "use one of them")
+    family: Family = "mysql"
+    user = host = port = database = None
     if url is not None and "/" in url and "://" not in url:
-        socket, url = Path(url), None
+        user, path = _parse_socket(url)
+        socket, url = Path(path), None
     account = caller() if is_delegated() else None
     options = read_options(defaults_file, account)
-    user, host, port, database = _parse_url(url) if url is not None else (None, None, None, None)
-    if url is None and socket is None:
+    if url is not None:
+        family, user, host, port, database = _parse_url(url)
+    elif socket is None:
         host, port, socket = _parse_address(options)
+    if socket is not None and _POSTGRES_SOCKET.fullmatch(socket.name):
+        family = "postgresql"
+    if family == "postgresql" and defaults_file is not None:
+        raise UsageError("--defaults-file is for MariaDB and MySQL, and a PostgreSQL server is named", "leave it out")
     text = {name: option.value for name, option in options.items()}
     return Login(
         user=user or text.get("user") or (account.name if account is not None else None) or getpass.getuser(),
@@ -52,26 +75,39 @@ def build_login(url: str | None = None, socket: Path | None = None, defaults_fil
         port=port,
         database=database or text.get("database"),
         tls=_parse_tls(text),
-        password=text.get("password") or os.environ.get("MYSQL_PWD") or "",
+        password=text.get("password") or os.environ.get(_PASSWORDS[family]) or "",
+        family=family,
         account=account,
         options=None if defaults_file is None else defaults_file.absolute(),
     )
 
 
-def _parse_url(url: str) -> tuple[str | None, str, int, str | None]:
+def _parse_socket(text: str) -> tuple[str | None, str]:
+    """Return the user, None without one, and the path of `USER@/SOCKET` or a path."""
+    user, found, path = text.partition("@/")
+    return (user, f"/{path}") if found and user and "/" not in user else (None, text)
+
+
+def _parse_url(url: str) -> tuple[Family, str | None, str, int, str | None]:
+    """Return product, user, host, port and database of an address. Raise UsageError."""
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise UsageError(f"--server is not an address ({error})", "mysql://user@host:port/") from None
+        raise UsageError(f"--server is not an address ({error})", _ADDRESS) from None
+    family = _SCHEMES.get(parts.scheme)
     if parts.password is not None:
-        raise UsageError("a password in --server would show in the process list", _SAFE_PLACES)
-    if parts.scheme not in ("mysql", "mariadb") or not parts.hostname or parts.query or parts.fragment or port == 0:
-        raise UsageError(f"--server {url!r} is not an address", "mysql://user@host:port/")
+        option = "" if family == "postgresql" else "an option file (--defaults-file) or into "
+        raise UsageError(
+            "a password in --server would show in the process list",
+            f"put it into {option}{_PASSWORDS[family or 'mysql']}",
+        )
+    if family is None or not parts.hostname or parts.query or parts.fragment or port == 0:
+        raise UsageError(f"--server {url!r} is not an address", _ADDRESS)
     database = unquote(parts.path.strip("/")) or None
     if database is not None and not re.fullmatch(r"[^/\0]{1,64}", database):
-        raise UsageError(f"--server {url!r} does not name a schema after the host", "mysql://user@host:port/")
-    return unquote(parts.username or "") or None, parts.hostname, port or 3306, database
+        raise UsageError(f"--server {url!r} does not name a schema after the host", f"{family}://user@host:port/")
+    return family, unquote(parts.username or "") or None, parts.hostname, port or DEFAULT_PORTS[family], database
 
 
 def _parse_address(options: dict[str, OptionValue]) -> tuple[str | None, int | None, Path | None]:
@@ -149,10 +185,16 @@ class GivenServer:
         """Return a control connection that the caller closes; `options` go to PyMySQL. Raise PowerprofError."""
         return sql.connect(self.login, **options)
 
+    def list_processes(self) -> Sequence[int]:
+        """Return its present processes; empty if it runs on another host or cannot be found."""
+        return () if self.pid is None else product_of_family(self.login.family).list_processes(self.pid)
+
     def thread_names(self) -> dict[int, str]:
         """Return performance_schema names by kernel thread id; empty if the server does not report them."""
-        with self.connect(limits=sql.WORD_LIMITS) as connection:
-            return sql.read_thread_names(connection, self.pid)
+        if self.pid is None:
+            return {}
+        product = product_of_family(self.login.family)
+        return product.read_thread_names(lambda: self.connect(limits=sql.WORD_LIMITS), self.pid)
 
     def alive(self) -> bool:
         """Return whether it accepts connections."""
@@ -170,6 +212,21 @@ class GivenServer:
             self._life.check()
 
 
-def given_server(url: str | None = None, socket: Path | None = None, defaults_file: Path | None = None) -> GivenServer:
-    """Return the server of the command line; see `build_login`. Use it as a context manager."""
-    return GivenServer(build_login(url, socket, defaults_file))
+def given_server(
+    url: str | None = None,
+    socket: Path | None = None,
+    defaults_file: Path | None = None,
+    *,
+    families: Collection[Family] = MYSQL_ONLY,
+) -> GivenServer:
+    """Return the server of the command line; see `build_login`. Use it as a context manager.
+
+    Raises UsageError for a product that is not in `families`.
+    """
+    login = build_login(url, socket, defaults_file)
+    if login.family not in families:
+        raise UsageError(
+            f"{login.text} is a PostgreSQL server, and this command connects to MariaDB and MySQL only",
+            "name a PostgreSQL server by --pid",
+        )
+    return GivenServer(login)

@@ -29,11 +29,17 @@ if TYPE_CHECKING:
 
 # ALTER DATABASE and ALTER ROLE set session defaults, and a database's owner may use the former. Start-up options take
 # precedence: names resolve in pg_catalog alone, the role stays that of the login, and no library is loaded.
-SAFE_OPTIONS = "-c search_path= -c role=none -c local_preload_libraries="
+_OWN_SESSION = "-c role=none -c local_preload_libraries="
+SAFE_OPTIONS = f"-c search_path= {_OWN_SESSION}"
+# For the statements of a workload, in a database of powerprof (`sql`, create_schema).
+WORKLOAD_OPTIONS = f"-c search_path=public {_OWN_SESSION}"
 # Event triggers can run at a login in PostgreSQL 17 and later. Only a superuser may set this option.
 NO_LOGIN_TRIGGERS = f"{SAFE_OPTIONS} -c event_triggers=off"
 _LOG = "the server's error log says why"
 _RUNNING = "does it run?"
+# libpq's words for an answer of another protocol.
+_OTHER_PROTOCOL = re.compile("received invalid response to SSL negotiation|expected authentication request from server")
+_NO_ROLE = re.compile('role ".*" does not exist')
 _SQLSTATE = ord("C")  # PG_DIAG_SQLSTATE, postgres_ext.h
 _CHUNK_BYTES = 64 << 10
 # libpq names our own socket.
@@ -201,11 +207,12 @@ class PostgresConnection(Closeable):
                 raise self._unreachable(f"its answer is larger than {self._most}") from None
             if not served and time.monotonic() >= end_s:
                 raise self._unreachable("it does not answer")
-        raise StatementError(
-            f"cannot connect to {self._login.text} ({_clean_message(handle.error_message)})",
-            "does it run, and let this account in?",
-            0,
-        )
+        reason, hint = _clean_message(handle.error_message), "does it run, and let this account in?"
+        if _OTHER_PROTOCOL.search(reason):
+            reason, hint = "it does not speak PostgreSQL's protocol", "is it MariaDB or MySQL? mysql://user@host:port/"
+        elif _NO_ROLE.search(reason):
+            hint = f'to let it in: CREATE ROLE "{self._login.user}" LOGIN IN ROLE pg_monitor'
+        raise StatementError(f"cannot connect to {self._login.text} ({reason})", hint, 0)
 
     def _connect(self, library: int, end_s: float) -> _Relay:
         """Connect to the server, whose listener is compared before anything is sent. Raise StatementError."""

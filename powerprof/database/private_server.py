@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -230,7 +231,7 @@ class PrivateServer(Closeable):
             return
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, number)
-            for pid in self._product.list_processes(self.pid)[1:]:
+            for pid in self.list_processes()[1:]:
                 os.kill(pid, number)
 
     def alive(self) -> bool:
@@ -262,6 +263,10 @@ class PrivateServer(Closeable):
 
     def _connect(self, patience_s: float, **options: Any) -> Sql:
         return sql.connect(self.login, **{"timeout_s": patience_s, "limits": Limits(answer_s=patience_s), **options})
+
+    def list_processes(self) -> Sequence[int]:
+        """Return its present processes."""
+        return self._product.list_processes(self.pid)
 
     def thread_names(self) -> dict[int, str]:
         """Return the server's name of each thread by kernel thread id; empty if the server does not report them."""

@@ -14,6 +14,9 @@ from powerprof.database.builds import ServerBuild, Steps
 from powerprof.database.settings import Setting
 from powerprof.system.server_names import is_postgres_program
 
+FAMILIES = ("mysql", "postgresql")
+"""The names of installed servers; `mysql` is MariaDB or MySQL."""
+
 
 class Product(Protocol):
     """The members that `mysql` and `postgresql` have, for servers in a directory of powerprof."""

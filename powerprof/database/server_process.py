@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import socket
 from pathlib import Path
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from powerprof.database import sql
 from powerprof.database.base import Login
-from powerprof.database.wire import read_listener
+from powerprof.database.wire import read_connection_listener
+from powerprof.model.identities import Family
 from powerprof.system.errors import PowerprofError
 from powerprof.system.processes import name_of
 from powerprof.system.reader_process import shared
-from powerprof.system.server_names import is_mysql_program
+from powerprof.system.server_names import is_mysql_program, is_postgres_program
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql
@@ -25,24 +27,26 @@ _UNKNOWN_PROCESS = -1
 
 def find_server_pid(connection: Sql, login: Login) -> int | None:
     """Return the server's process id; None if it runs elsewhere or cannot be found."""
-    channel = connection._sock  # type: ignore[attr-defined]
-    if login.socket is not None and isinstance(channel, socket.socket):
-        pid = read_listener(channel)  # systemd under socket activation
-        if _is_server(pid):
+    if login.socket is not None:
+        pid = read_connection_listener(connection)  # systemd under socket activation
+        if _is_server(pid, login.family):
             return pid
-    elif isinstance(channel, socket.socket):
-        address, port = channel.getpeername()[:2]
+    else:
+        with socket.socket(fileno=os.dup(connection.fileno())) as channel:
+            address, port = channel.getpeername()[:2]
         if not _is_local_address(str(address)):
             return None
         owner = _find_listener(int(port))
         if owner is not None:
             # A tunnel or container proxy may listen for a server of another host.
-            return owner if _is_server(owner) else None
-    return _read_pid_file(connection)
+            return owner if _is_server(owner, login.family) else None
+    # PostgreSQL shows the place of its pid file only to an administrator.
+    return _read_pid_file(connection) if login.family == "mysql" else None
 
 
-def _is_server(pid: int) -> bool:
-    return pid > 0 and is_mysql_program(name_of(pid))
+def _is_server(pid: int, family: Family) -> bool:
+    is_program = is_postgres_program if family == "postgresql" else is_mysql_program
+    return pid > 0 and is_program(name_of(pid))
 
 
 def _is_local_address(address: str) -> bool:
@@ -79,4 +83,4 @@ def _read_pid_file(connection: Sql) -> int | None:
     # The server chose the path. It may lead to files of any process.
     text = (shared().read(_UNKNOWN_PROCESS, Path(str(name)), 64) or b"").decode("latin-1").strip()
     pid = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
-    return pid if _is_server(pid) else None
+    return pid if _is_server(pid, "mysql") else None

@@ -56,8 +56,12 @@ _COUNTED = (
 # One row per table. Since 9.7 MySQL answers a plain EXPLAIN with one text; before 5.6 it has no formats.
 EXPLAIN = "EXPLAIN /*!50600 FORMAT=TRADITIONAL */ "
 # All names and operators of PostgreSQL are qualified. Otherwise the session's search_path could choose other objects.
-_DATABASE = "SELECT 1 FROM pg_catalog.pg_database d WHERE d.datname OPERATOR(pg_catalog.=) '{}'"
+_DATABASE = (
+    "SELECT pg_catalog.pg_get_userbyid(d.datdba) OPERATOR(pg_catalog.=) CURRENT_USER::pg_catalog.name"
+    " FROM pg_catalog.pg_database d WHERE d.datname OPERATOR(pg_catalog.=) '{}'"
+)
 _MARKED = f"SELECT 1 FROM pg_catalog.pg_tables t WHERE t.tablename OPERATOR(pg_catalog.=) '{OWN_TABLE}'"  # noqa: S608
+_VERSION = "SELECT pg_catalog.current_setting('server_version_num')"
 _ROOM = (
     "SELECT pg_catalog.current_setting('max_connections'),"
     " pg_catalog.current_setting('superuser_reserved_connections'),"
@@ -88,6 +92,7 @@ def connect(
 
 
 def _connect_mysql(login: Login, patience_s: float, limits: Limits, options: Mapping[str, Any]) -> Sql:
+    from powerprof.database.postgres_greeting import is_postgresql
     from powerprof.database.wire import BoundedConnection
 
     place: dict[str, Any]
@@ -120,6 +125,10 @@ def _connect_mysql(login: Login, patience_s: float, limits: Limits, options: Map
     except PowerprofError:
         raise
     except Exception as error:
+        if is_postgresql(login):
+            raise StatementError(
+                f"{login.text} is a PostgreSQL server", "name it as postgresql://user@host:port/, or by its socket", 0
+            ) from error
         refused = statement_error(f"cannot connect to {login.text}", error)
         refused.hint = refused.hint or _HINTS[2002]
         if login.account is not None and refused.number in _ACCESS_DENIED:
@@ -276,6 +285,9 @@ class Dialect(Protocol):
     def read_counters(self, connection: Sql) -> dict[str, int]:
         """Return the server's counters of statements and rows; empty if it updates them with a delay."""
 
+    def read_version(self, connection: Sql) -> str | None:
+        """Return product and version, such as `MariaDB 10.11.19`; None if the server reports none."""
+
     def read_room(self, connection: Sql) -> tuple[int, int, int]:
         """Return the limits of connections for all users and one user (0: no limit), and the present number."""
 
@@ -312,6 +324,11 @@ class _MySqlDialect:
         rows = fetch_rows(connection, f"SHOW GLOBAL STATUS WHERE Variable_name IN ({names})", columns=2)
         return {str(name): parse_count(value) or 0 for name, value in rows}
 
+    def read_version(self, connection: Sql) -> str | None:
+        version = fetch_scalar(connection, "SELECT @@version")
+        number = re.match(r"[0-9.]{1,20}", version) if isinstance(version, str) else None
+        return number and f"{'MariaDB' if 'mariadb' in str(version).lower() else 'MySQL'} {number[0]}"
+
     def read_room(self, connection: Sql) -> tuple[int, int, int]:
         variables = fetch_rows(connection, "SELECT @@max_connections, @@max_user_connections", columns=2)
         status = fetch_rows(connection, "SHOW GLOBAL STATUS LIKE 'Threads_connected'", columns=2)
@@ -322,14 +339,23 @@ class _MySqlDialect:
 class _PostgresDialect:
     def is_own(self, server: Server, schema: str) -> bool | None:
         with server.connect() as connection:
-            if not fetch_rows(connection, _DATABASE.format(schema)):
-                return None
+            owned = fetch_rows(connection, _DATABASE.format(schema), columns=1)
+        if not owned or owned[0][0] != "t":
+            # Nothing runs in a database of another account, which may contain its functions.
+            return False if owned else None
         with server.connect(database=schema) as connection:
             return bool(fetch_rows(connection, _MARKED))
 
     def create_schema(self, server: Server, schema: str) -> None:
         with server.connect() as connection:
-            execute(connection, f'CREATE DATABASE "{schema}"')
+            # Statements of a workload find their names in the schema public. No other account has been there: template0
+            # admits nobody, and the new database only its owner.
+            execute(
+                connection,
+                f'CREATE DATABASE "{schema}" TEMPLATE template0 ALLOW_CONNECTIONS false',
+                f'REVOKE ALL ON DATABASE "{schema}" FROM PUBLIC',
+                f'ALTER DATABASE "{schema}" ALLOW_CONNECTIONS true',
+            )
         with server.connect(database=schema) as connection:
             execute(
                 connection,
@@ -351,6 +377,10 @@ class _PostgresDialect:
     def read_counters(self, connection: Sql) -> dict[str, int]:
         # Its processes report their work up to a second later (PGSTAT_MIN_INTERVAL): too late for a window.
         return {}
+
+    def read_version(self, connection: Sql) -> str | None:
+        number = parse_count(fetch_scalar(connection, _VERSION))
+        return None if number is None else f"PostgreSQL {number // 10_000}.{number % 10_000}"
 
     def read_room(self, connection: Sql) -> tuple[int, int, int]:
         rows = fetch_rows(connection, _ROOM, columns=3)
@@ -388,8 +418,7 @@ def dialect_of_server(server: Server) -> Dialect:
 
 def read_version(connection: Sql) -> str:
     """Return product and version, such as `MariaDB 10.11.19`. Raise PowerprofError if the server reports none."""
-    version = fetch_scalar(connection, "SELECT @@version")
-    number = re.match(r"[0-9.]{1,20}", version) if isinstance(version, str) else None
-    if number is None:
+    version = dialect_of(connection).read_version(connection)
+    if version is None:
         raise PowerprofError("SELECT failed (the server does not say its version)", "is it MySQL or MariaDB?")
-    return f"{'MariaDB' if 'mariadb' in str(version).lower() else 'MySQL'} {number[0]}"
+    return version

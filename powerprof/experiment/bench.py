@@ -16,7 +16,7 @@ from powerprof.database.base import Login
 from powerprof.database.readers import ReadOnlyAccount
 from powerprof.experiment import bench_data
 from powerprof.experiment.bench_options import BenchOptions, check_supported
-from powerprof.experiment.bench_settings import GivenSettings, PrivateSettings, ServerSettings
+from powerprof.experiment.bench_settings import GivenSettings, NoSettings, PrivateSettings, ServerSettings
 from powerprof.experiment.host_settings import ConditionHost, plan_host_settings
 from powerprof.experiment.load import Context
 from powerprof.model.text import Say
@@ -240,6 +240,8 @@ class Bench(Closeable):
     def _settings(self, server: Server) -> ServerSettings:
         if server.private:
             return PrivateSettings(server.connect)
+        if server.login.family == "postgresql":
+            return NoSettings()
         return GivenSettings(server)
 
     def _members(self, case: Case, name: str, stack: ExitStack) -> Mapping[str, Server]:

@@ -87,6 +87,17 @@ class PrivateSettings:
         return []
 
 
+class NoSettings:
+    """The variables of a given PostgreSQL: workloads for it set none (`workloads.definition.FOREIGN`)."""
+
+    def apply(self, values: Mapping[str, Any]) -> None:
+        """Set no variable."""
+
+    def close(self) -> list[str]:
+        """Leave all variables."""
+        return []
+
+
 class GivenSettings:
     """The global variables of a given server.
 

@@ -30,14 +30,14 @@ from powerprof.experiment.phase_trace import PhaseTrace, ToolTally, trace_phase
 from powerprof.experiment.phases import split_phase_energy
 from powerprof.experiment.server_load import SETTLED_SHARE, LoadMeter
 from powerprof.measure.clock import format_now
-from powerprof.measure.procfs import process_cpu_ns
+from powerprof.measure.procfs import family_cpu_ns
 from powerprof.measure.progress import Countdown, join_parts
 from powerprof.measure.sampling import WindowInterrupted, WindowMeter
 from powerprof.measure.window import Meters, wait_and_read
 from powerprof.model.records import IdleOptions, IdleRun, Phase, ServerInfo, Window
 from powerprof.model.text import Say, approximate_time, number
 from powerprof.system import paths, signals
-from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
+from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.next_steps import command_line
 from powerprof.system.processes import name_of
 
@@ -233,10 +233,10 @@ class IdleExperiment:
         """Wait until the server uses hardly any CPU, up to SETTLE_AT_MOST_S."""
         wait_and_read((), self._plan.settle_s)
         started = time.monotonic()
-        used = process_cpu_ns(server.pid) if server.pid else None
+        used = _read_cpu_ns(server)
         while used is not None and time.monotonic() - started < SETTLE_AT_MOST_S:
             time.sleep(_SETTLE_STEP_S)
-            now = process_cpu_ns(server.pid) if server.pid else None
+            now = _read_cpu_ns(server)
             if now is None or now - used < SETTLED_SHARE * _SETTLE_STEP_S * 1e9:
                 return
             used = now
@@ -247,7 +247,7 @@ class IdleExperiment:
         plan = self._plan
         groups: dict[str, list[int]] = {"powerprof": [os.getpid()]}
         if server is not None and server.pid:
-            groups[name_of(server.pid) or "server"] = [server.pid]
+            groups[name_of(server.pid) or "server"] = list(server.list_processes())
         measured = _Measured(name)
         self._measured.append(measured)
         try:
@@ -275,7 +275,7 @@ class IdleExperiment:
             # Read the names before the window: the query itself would wake the server.
             names = server.thread_names() if server is not None else {}
             try:
-                trace_phase(measured.traced, traced_s, names, self._tool, server.pid if server is not None else None)
+                trace_phase(measured.traced, traced_s, names, self._tool, server)
             except CapabilityError as error:
                 note = f"causes unknown: {error.message}" + (f" ({error.hint})" if error.hint else "")
                 if note not in self._notes:
@@ -325,6 +325,11 @@ class IdleExperiment:
         )
 
 
+def _read_cpu_ns(server: Server) -> int | None:
+    """Return the CPU time of a server with its processes; None if it is unknown."""
+    return None if server.pid is None else family_cpu_ns(server.pid)
+
+
 def _server(plan: IdlePlan) -> Callable[[], AbstractContextManager[Server]]:
     """Return a function that opens the server. Check before the baseline what could prevent its start."""
     if plan.given:
@@ -333,11 +338,6 @@ def _server(plan: IdlePlan) -> Callable[[], AbstractContextManager[Server]]:
             connections.raise_open_files(plan.clients)
         return lambda: GivenServer(login)
     build = plan.server_build or products.find_program("mysql", plan.server_binary)
-    if build.family == "postgresql":
-        raise UsageError(
-            f"idle does not start {build.name}",
-            f"to measure a running server: {command_line('attribute --pid postgres')}",
-        )
     account = find_server_account()
     connections.check_threads(plan.clients, server_uid=account[0] if account else os.geteuid())
     connections.raise_open_files(plan.clients)

@@ -62,6 +62,12 @@ class Context(msgspec.Struct, frozen=True):
         """The folder of the client program, and the only one that it may change."""
         return self.directory / "client"
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of PostgreSQL's client library: the options of its sessions (`Login.session_options`)."""
+        options = self.login.session_options
+        return {"PGOPTIONS": options} if self.login.family == "postgresql" and options else {}
+
     def file(self, name: str, data: bytes) -> Path:
         """Write or replace a file that the client program alone can read. Raise OSError."""
         owner = sandbox.choose_user(self.login.account)
@@ -134,8 +140,8 @@ _OUTPUT_LIMIT_BYTES = 8 << 20
 # file.
 STDIN = "/proc/self/fd/0"
 # Errors of MariaDB and MySQL for an account that may not log in.
-_REFUSED_HINT = "the client is never root: name an account with a password (--defaults-file), or use sudo as its user"
-_REFUSED = re.compile(r"\b(1045|1698)\b|Access denied")
+_REFUSED_HINT = "the client is never root: name an account with a password ({}), or use sudo as its user"
+_REFUSED = re.compile(r"\b(1045|1698)\b|Access denied|authentication failed|no pg_hba\.conf entry")
 
 
 class ProcessLoad:
@@ -153,7 +159,7 @@ class ProcessLoad:
         reads: Sequence[Path] = (),
         stdin: str = "",
     ) -> None:
-        self._name = Path(argv[0]).name
+        self._name, self._family = Path(argv[0]).name, context.login.family
         self._parse = parse
         # The file has no name, so a link cannot redirect its reader.
         self._output = tempfile.TemporaryFile(dir=context.directory)  # noqa: SIM115 - as long as the load
@@ -167,7 +173,7 @@ class ProcessLoad:
                 own,
                 output=self._output,
                 stdin=theirs,
-                env={"TMPDIR": str(context.place), **(env or {})},
+                env={"TMPDIR": str(context.place), **context.environment, **(env or {})},
                 place=context.place,
                 affinity=context.affinity,
                 mark=context.mark,
@@ -196,7 +202,9 @@ class ProcessLoad:
             errors = [line.strip() for line in text.splitlines() if "FATAL" in line or "rror" in line][:2]
             reason = " / ".join(errors)[:300] or "it printed no report"
             how = f"was killed by signal {-code}" if code < 0 else f"failed with {code}"
-            raise LoadFailed(f"{self._name} {how}: {reason}", _REFUSED_HINT if _REFUSED.search(reason) else None)
+            place = "PGPASSWORD" if self._family == "postgresql" else "--defaults-file"
+            hint = _REFUSED_HINT.format(place) if _REFUSED.search(reason) else None
+            raise LoadFailed(f"{self._name} {how}: {reason}", hint)
         return replace(self._parse(text, elapsed_s), client_cpu_s=self._cpu_s)
 
     def _has_ended(self, timeout_s: float) -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from powerprof.database import postgresql
+from powerprof.database.base import DEFAULT_PORTS
 from powerprof.experiment.load import Context, LoadFailed, LoadOrder, LoadResult, ProcessLoad
 from powerprof.system import program_search
 from powerprof.system.errors import UsageError
@@ -57,10 +58,16 @@ def start_pgbench(case: Case, context: Context, order: LoadOrder) -> ProcessLoad
         ),
         *(f"--file={script}" for script in scripts),
         f"--host={login.socket.parent if login.socket else login.host}",
+        f"--port={login.socket.suffix[1:] if login.socket else login.port or DEFAULT_PORTS['postgresql']}",
         f"--username={login.user}",
         load.database or login.database or "postgres",
     ]
-    return ProcessLoad(argv, context, lambda text, elapsed_s: parse_pgbench(text, elapsed_s, context.place))
+    env = {}
+    if login.password:
+        # The client's account alone can read the file. Every account can read a command line.
+        password = re.sub(r"([\\:])", r"\\\1", login.password)
+        env["PGPASSFILE"] = str(context.file("pgpass", f"*:*:*:*:{password}\n".encode()))
+    return ProcessLoad(argv, context, lambda text, elapsed_s: parse_pgbench(text, elapsed_s, context.place), env)
 
 
 def _find_pgbench(context: Context) -> Path:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +18,7 @@ from powerprof.statistics.counts import rate_interval
 from powerprof.system.own_processes import own_pids
 
 if TYPE_CHECKING:
+    from powerprof.database.base import Server
     from powerprof.tracing.idle import TracedWindow
 
 
@@ -66,23 +67,23 @@ def trace_phase(
     duration_s: float,
     server_names: Mapping[int, str],
     tool: ToolTally,
-    server_pid: int | None = None,
+    server: Server | None = None,
 ) -> None:
     """Trace one window into `traced`.
 
-    `server_names` maps threads to the server's names of them. `server_pid` is the server's process if it is on this
-    host. Raises CapabilityError if this host cannot trace, and Interrupted after an interrupted window, which is kept.
+    `server_names` maps threads to the server's names of them. The exits of a `server` on this host are counted.
+    Raises CapabilityError if this host cannot trace, and Interrupted after an interrupted window, which is kept.
     """
     from powerprof.attribution import blame
     from powerprof.attribution import causes as idle
-    from powerprof.system.tasks import look_up, read_switches
+    from powerprof.system.tasks import look_up
     from powerprof.tracing.idle import WindowTracer, trace_exits
     from powerprof.tracing.kernel_symbols import read_interrupt_names
 
     with trace_exits() as tracer, WindowTracer(tracer) as opened:
-        before, began_s = read_switches(server_pid) if server_pid else {}, time.monotonic()
+        before, began_s = _read_switches(server), time.monotonic()
         window = opened.measure(duration_s)
-        after, counted_s = read_switches(server_pid) if server_pid else {}, time.monotonic() - began_s
+        after, counted_s = _read_switches(server), time.monotonic() - began_s
     exits = window.trace.causes
     ended_by = idle.classify_exits(exits, window.state_names)
     rows = (
@@ -110,12 +111,24 @@ def trace_phase(
         exits, ended_by, window.trace.lost_count, window.edges, window.stat_idle_percent
     )
     traced.window_s = window.window_s
-    if server_pid is not None:
-        count = sum(row.count for row in rows if row.pid == server_pid)
-        woken = {tid: (total - before.get(tid, 0)) / counted_s for tid, total in after.items()}
-        traced.server_exits = _with_wakings(_server_exits(count, window, server_pid), woken, server_names)
+    if server is not None and server.pid is not None:
+        pids = {*before, *after}
+        count = sum(row.count for row in rows if row.pid in pids)
+        woken = {
+            tid: (total - before.get(pid, {}).get(tid, 0)) / counted_s
+            for pid, threads in after.items()
+            for tid, total in threads.items()
+        }
+        traced.server_exits = _with_wakings(_server_exits(count, window, pids), woken, server_names)
     if window.ended is not None:
         raise_ended(window.ended)
+
+
+def _read_switches(server: Server | None) -> dict[int, dict[int, int]]:
+    """Return the voluntary context switches of a server's threads by process, then thread; empty for other hosts."""
+    from powerprof.system.tasks import read_switches
+
+    return {} if server is None else {pid: read_switches(pid) for pid in server.list_processes()}
 
 
 def _with_wakings(exits: ServerExits, woken_hz: Mapping[int, float], names: Mapping[int, str]) -> ServerExits:
@@ -134,7 +147,7 @@ def _with_wakings(exits: ServerExits, woken_hz: Mapping[int, float], names: Mapp
     )
 
 
-def _server_exits(count: int, window: TracedWindow, server_pid: int) -> ServerExits:
+def _server_exits(count: int, window: TracedWindow, pids: Collection[int]) -> ServerExits:
     """Return the rate of the server's `count` idle exits; its interval is from a sample of their times."""
     import numpy as np
 
@@ -145,8 +158,8 @@ def _server_exits(count: int, window: TracedWindow, server_pid: int) -> ServerEx
     tids, tgids = blamed_threads(sample)
     # The BPF program does not know the process of a thread that was woken for another CPU.
     others = {int(tid) for tid in np.unique(tids[tgids == 0])}
-    own = {tid for tid in others if tid and look_up(tid).pid == server_pid}
-    at = sample["exit_ns"][((tgids == server_pid) | np.isin(tids, list(own))) & (sample["exit_ns"] > 0)]
+    own = {tid for tid in others if tid and look_up(tid).pid in pids}
+    at = sample["exit_ns"][(np.isin(tgids, list(pids)) | np.isin(tids, list(own))) & (sample["exit_ns"] > 0)]
     start = min(edge.start_ns for edge in window.edges.values())
     end = max(edge.end_ns for edge in window.edges.values())
     blocks = count_by_part(at, start, end, count)

@@ -7,6 +7,7 @@ The windows of a busy one would show the cost of its work.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 import msgspec
 
@@ -14,21 +15,33 @@ from powerprof.database import sql
 from powerprof.database.base import Server
 from powerprof.diagnosis.server_queries import read_instances
 from powerprof.experiment.server_cost import IDLE_STATEMENTS_HZ
-from powerprof.measure.procfs import process_cpu_ns
+from powerprof.measure.procfs import family_cpu_ns
 from powerprof.measure.window import wait_and_read
+from powerprof.model.identities import Family
 from powerprof.model.text import number, plural
 
 # An idle MariaDB 10.11 used 0.04–0.1 % of a CPU here, a starting one several percent.
 SETTLED_SHARE = 0.01
 # Two busy looks in a row are a load; a single one may be a scrape or a check.
 _LOOK_S = 2.0
+# The transactions of all databases, which a backend reports within a second, and the clients but this one.
+_POSTGRESQL_LOAD = (
+    "SELECT (SELECT pg_catalog.sum(d.xact_commit OPERATOR(pg_catalog.+) d.xact_rollback)"
+    " FROM pg_catalog.pg_stat_database d),"
+    " (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_activity a"
+    " WHERE a.backend_type OPERATOR(pg_catalog.=) 'client backend'"
+    " AND a.pid OPERATOR(pg_catalog.<>) pg_catalog.pg_backend_pid())"
+)
+
+
+COUNTED: Mapping[Family, str] = {"mysql": "statements", "postgresql": "transactions"}
 
 
 class ServerLoad(msgspec.Struct, frozen=True):
     """The work of a given server. An unknown figure is None.
 
     Attributes:
-        statements_hz: Statements per second of other clients.
+        statements_hz: Statements per second of other clients; transactions of PostgreSQL.
         clients_count: Other connections.
         cpu_percent: CPU time in percent of one CPU.
     """
@@ -36,6 +49,7 @@ class ServerLoad(msgspec.Struct, frozen=True):
     statements_hz: float | None
     clients_count: int | None
     cpu_percent: float | None
+    family: Family
 
     @property
     def is_idle(self) -> bool:
@@ -43,7 +57,8 @@ class ServerLoad(msgspec.Struct, frozen=True):
         return (self.statements_hz or 0.0) <= IDLE_STATEMENTS_HZ and (self.cpu_percent or 0.0) <= 100 * SETTLED_SHARE
 
     def __str__(self) -> str:
-        known = [] if self.statements_hz is None else [f"{number(self.statements_hz, 1)} statements/s"]
+        noun = COUNTED[self.family]
+        known = [] if self.statements_hz is None else [f"{number(self.statements_hz, 1)} {noun}/s"]
         if self.clients_count is not None:
             known.append(f"from {plural(self.clients_count, 'client')}")
         cpu = "" if self.cpu_percent is None else f"{number(self.cpu_percent, 1)} % of one CPU"
@@ -83,6 +98,9 @@ class LoadMeter:
 
     def _read(self) -> tuple[int | None, int | None]:
         with self._server.connect(limits=sql.WORD_LIMITS) as connection:
+            if connection.family == "postgresql":
+                ((transactions, others),) = sql.fetch_rows(connection, _POSTGRESQL_LOAD, columns=2) or [(None, None)]
+                return sql.parse_count(transactions), sql.parse_count(others)
             rows = sql.fetch_rows(
                 connection, "SHOW GLOBAL STATUS WHERE Variable_name IN ('Questions', 'Threads_connected')", columns=2
             )
@@ -100,11 +118,11 @@ class LoadMeter:
 
     def _look(self) -> ServerLoad:
         pid, began_s = self._server.pid, time.monotonic()
-        began_ns = process_cpu_ns(pid) if pid else None
+        began_ns = family_cpu_ns(pid) if pid else None
         self.count, self.seconds = 0, 0.0
         wait_and_read((), _LOOK_S)
         passed_s = time.monotonic() - began_s
-        now_ns = process_cpu_ns(pid) if pid else None
+        now_ns = family_cpu_ns(pid) if pid else None
         cpu = None if began_ns is None or now_ns is None else 100.0 * (now_ns - began_ns) / 1e9 / passed_s
         self.add(passed_s)
-        return ServerLoad(self.statements_hz, self._clients_count, cpu)
+        return ServerLoad(self.statements_hz, self._clients_count, cpu, self._server.login.family)

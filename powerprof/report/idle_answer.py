@@ -31,7 +31,8 @@ def answer_of(run: IdleRun) -> str:
     if obstacle is not None:
         if obstacle.kind == "statements":
             rate = text.number(obstacle.value, 1)
-            return f"No answer: the server was not idle: {rate} statements/s of other clients in the windows."
+            counted = "transactions" if _is_postgresql(run) else "statements"
+            return f"No answer: the server was not idle: {rate} {counted}/s of other clients in the windows."
         wakings = _server_wakings(run)
         unknown = f"{wakings}The cost is unknown" if wakings else "No answer"
         when = "before the server started" if obstacle.kind == "busy_before" else "all the time"
@@ -53,7 +54,8 @@ def _server_wakings(run: IdleRun) -> str:
         return ""
     thread = ""
     if first.most_woken is not None and first.most_woken_hz is not None:
-        thread = f" ({text.number(first.most_woken_hz, 1)} of them its thread {text.shorten(first.most_woken, 40)})"
+        most = text.number(first.most_woken_hz, 1)
+        thread = f" ({most} of them its {_worker(run)} {text.shorten(first.most_woken, 40)})"
     sentence = f"The threads of an idle {product(run)} wake {text.number(first.wakings_hz, 1)} times a second{thread}"
     if alone is not None and connected is not None and connected.wakings_hz is not None:
         sentence += f", {text.number(connected.wakings_hz, 1)} with {_connections(run)}"
@@ -94,9 +96,9 @@ def _server_answer(run: IdleRun, cost: ServerCost) -> str:
         return (
             "The server was not traced."
             if rate is None
-            else f"{what} {_exit_rate(rate, cost.thread)}.{_busy_note(cost)}"
+            else f"{what} {_exit_rate(rate, cost.thread, _worker(run))}.{_busy_note(cost)}"
         )
-    first = f"An idle {name} {_exit_rate(cost.alone, cost.thread)}"
+    first = f"An idle {name} {_exit_rate(cost.alone, cost.thread, _worker(run))}"
     if cost.added is not None:
         first += f"; {_added_by_connections(cost, cost.added, clients)}"
     return f"{first}.{_busy_note(cost)}"
@@ -114,14 +116,14 @@ def _busy_note(cost: ServerCost) -> str:
     return f" The CPUs were up to {busy} % busy during the window: an idle host may show more{unknown}."
 
 
-def _exit_rate(rate: Estimate, thread: tuple[str, float] | None) -> str:
+def _exit_rate(rate: Estimate, thread: tuple[str, float] | None, worker: str) -> str:
     if not rate.mean:
         return f"wakes no CPU (less than {labels.format_bound(rate.high)} times a second)"
     rate_text = f"wakes the CPUs {labels.plus_minus(rate, 1)} times a second"
     if thread is None:
         return rate_text
     share = "all" if thread[1] >= 0.99 * rate.mean else text.number(thread[1], labels.decimals_of(rate, 1))
-    return f"{rate_text} ({share} of them its thread {text.shorten(thread[0], 40)})"
+    return f"{rate_text} ({share} of them its {worker} {text.shorten(thread[0], 40)})"
 
 
 def _added_by_connections(cost: ServerCost, added: Estimate, clients: str) -> str:
@@ -136,12 +138,19 @@ def _added_by_connections(cost: ServerCost, added: Estimate, clients: str) -> st
 
 
 def product(run: IdleRun) -> str:
-    """Return `MariaDB 10.11` or `MySQL 9.7`; `server` if the version is unknown."""
+    """Return `MariaDB 10.11`, `MySQL 9.7` or `PostgreSQL 15`; `server` if the version is unknown."""
     version = (run.server.version if run.server is not None else None) or ""
-    number = re.match(r"\D{0,20}(\d{1,3}\.\d{1,3})", version)
-    if number is None:
-        return "server"
-    return f"{'MariaDB' if 'mariadb' in version.lower() else 'MySQL'} {number[1]}"
+    known = re.match(r"(?:(MariaDB|MySQL) (\d{1,3}\.\d{1,3})|(PostgreSQL) (\d{1,3}))", version)
+    return "server" if known is None else " ".join(part for part in known.groups() if part)
+
+
+def _worker(run: IdleRun) -> str:
+    """Return what does the work of the server."""
+    return "process" if _is_postgresql(run) else "thread"
+
+
+def _is_postgresql(run: IdleRun) -> bool:
+    return product(run).startswith("PostgreSQL")
 
 
 def _connections(run: IdleRun) -> str:
