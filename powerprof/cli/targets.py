@@ -81,7 +81,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     server: str | None = option(
         "--server",
         "URL|SOCKET",
-        "URL of the server, mysql://user@host:port/ (password: --defaults-file or MYSQL_PWD), or its socket.",
+        "URL of the server, mysql://user@host:port/ (password: --defaults-file or MYSQL_PWD), or [user@]socket.",
     )
     socket: Path | None = option("--socket", "PATH", "Unix socket of the server.", convert=Path)
     defaults_file: Path | None = option(

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 MYSQL_ONLY: tuple[Family, ...] = ("mysql",)
 EVERY_FAMILY: tuple[Family, ...] = ("mysql", "postgresql")
 _ADDRESS = "mysql://user@host:port/ or postgresql://user@host:port/"
-_PASSWORDS: Mapping[Family, str] = {"mysql": "MYSQL_PWD", "postgresql": "PGPASSWORD"}
-"""The environment variables with the password, those of the servers' own clients."""
 _SCHEMES: Mapping[str, Family] = {
     "mysql": "mysql",
     "mariadb": "mysql",
@@ -75,11 +73,17 @@ def build_login(url: str | None = None, socket: Path | None = None, defaults_fil
         port=port,
         database=database or text.get("database"),
         tls=_parse_tls(text),
-        password=text.get("password") or os.environ.get(_PASSWORDS[family]) or "",
+        password=text.get("password") or _read_password(family),
         family=family,
         account=account,
         options=None if defaults_file is None else defaults_file.absolute(),
     )
+
+
+def _read_password(family: Family) -> str:
+    """Return the password of the variable that the server's own clients read; empty without one."""
+    password = os.environ.get("PGPASSWORD") if family == "postgresql" else os.environ.get("MYSQL_PWD")
+    return password or ""
 
 
 def _parse_socket(text: str) -> tuple[str | None, str]:
@@ -97,11 +101,8 @@ def _parse_url(url: str) -> tuple[Family, str | None, str, int, str | None]:
         raise UsageError(f"--server is not an address ({error})", _ADDRESS) from None
     family = _SCHEMES.get(parts.scheme)
     if parts.password is not None:
-        option = "" if family == "postgresql" else "an option file (--defaults-file) or into "
-        raise UsageError(
-            "a password in --server would show in the process list",
-            f"put it into {option}{_PASSWORDS[family or 'mysql']}",
-        )
+        place = "PGPASSWORD" if family == "postgresql" else "an option file (--defaults-file) or into MYSQL_PWD"
+        raise UsageError("a password in --server would show in the process list", f"put it into {place}")
     if family is None or not parts.hostname or parts.query or parts.fragment or port == 0:
         raise UsageError(f"--server {url!r} is not an address", _ADDRESS)
     database = unquote(parts.path.strip("/")) or None

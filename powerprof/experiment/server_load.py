@@ -12,36 +12,39 @@ from collections.abc import Mapping
 import msgspec
 
 from powerprof.database import sql
-from powerprof.database.base import Server
+from powerprof.database.base import Server, Sql
 from powerprof.diagnosis.server_queries import read_instances
 from powerprof.experiment.server_cost import IDLE_STATEMENTS_HZ
 from powerprof.measure.procfs import family_cpu_ns
 from powerprof.measure.window import wait_and_read
 from powerprof.model.identities import Family
 from powerprof.model.text import number, plural
+from powerprof.system.server_roles import parse_client, read_titles
+from powerprof.system.tasks import read_switches
 
 # An idle MariaDB 10.11 used 0.04–0.1 % of a CPU here, a starting one several percent.
 SETTLED_SHARE = 0.01
 # Two busy looks in a row are a load; a single one may be a scrape or a check.
 _LOOK_S = 2.0
-# The transactions of all databases, which a backend reports within a second, and the clients but this one.
+# The transactions of all databases, the clients but this one, and the process of this one.
 _POSTGRESQL_LOAD = (
     "SELECT (SELECT pg_catalog.sum(d.xact_commit OPERATOR(pg_catalog.+) d.xact_rollback)"
     " FROM pg_catalog.pg_stat_database d),"
     " (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_activity a"
     " WHERE a.backend_type OPERATOR(pg_catalog.=) 'client backend'"
-    " AND a.pid OPERATOR(pg_catalog.<>) pg_catalog.pg_backend_pid())"
+    " AND a.pid OPERATOR(pg_catalog.<>) pg_catalog.pg_backend_pid()),"
+    " pg_catalog.pg_backend_pid()"
 )
 
 
-COUNTED: Mapping[Family, str] = {"mysql": "statements", "postgresql": "transactions"}
+COUNTED: Mapping[Family, str] = {"mysql": "statements", "postgresql": "requests"}
 
 
 class ServerLoad(msgspec.Struct, frozen=True):
     """The work of a given server. An unknown figure is None.
 
     Attributes:
-        statements_hz: Statements per second of other clients; transactions of PostgreSQL.
+        statements_hz: Statements per second of other clients; requests of PostgreSQL.
         clients_count: Other connections.
         cpu_percent: CPU time in percent of one CPU.
     """
@@ -49,7 +52,7 @@ class ServerLoad(msgspec.Struct, frozen=True):
     statements_hz: float | None
     clients_count: int | None
     cpu_percent: float | None
-    family: Family
+    family: Family = "mysql"
 
     @property
     def is_idle(self) -> bool:
@@ -70,6 +73,8 @@ class LoadMeter:
 
     def __init__(self, server: Server) -> None:
         self._server = server
+        self._woken: dict[int, int] = {}
+        self._requests_count = 0
         first, self._clients_count = self._read()
         second, _ = self._read()
         # The smallest difference of two looks in a row is their own statements.
@@ -99,8 +104,7 @@ class LoadMeter:
     def _read(self) -> tuple[int | None, int | None]:
         with self._server.connect(limits=sql.WORD_LIMITS) as connection:
             if connection.family == "postgresql":
-                ((transactions, others),) = sql.fetch_rows(connection, _POSTGRESQL_LOAD, columns=2) or [(None, None)]
-                return sql.parse_count(transactions), sql.parse_count(others)
+                return self._read_postgresql(connection)
             rows = sql.fetch_rows(
                 connection, "SHOW GLOBAL STATUS WHERE Variable_name IN ('Questions', 'Threads_connected')", columns=2
             )
@@ -108,6 +112,21 @@ class LoadMeter:
         counts = {str(name).lower(): sql.parse_count(value) for name, value in rows}
         connected = counts.get("threads_connected")
         return counts.get("questions"), None if connected is None else max(0, connected - 1 - others_count)
+
+    def _read_postgresql(self, connection: Sql) -> tuple[int | None, int | None]:
+        """Return the requests since the first look, and the other clients.
+
+        A client's process wakes for each request. The server itself counts a transaction that reads no table only when
+        its client disconnects. On another host its transactions have to do.
+        """
+        ((transactions, others, own),) = sql.fetch_rows(connection, _POSTGRESQL_LOAD, columns=3) or [(None,) * 3]
+        if self._server.pid is None:
+            return sql.parse_count(transactions), sql.parse_count(others)
+        clients = [pid for pid, title in read_titles(self._server.list_processes()).items() if parse_client(title)]
+        woken = {pid: sum(read_switches(pid).values()) for pid in clients if pid != sql.parse_count(own)}
+        self._requests_count += sum(max(0, count - self._woken.get(pid, 0)) for pid, count in woken.items())
+        self._woken = woken
+        return self._requests_count, sql.parse_count(others)
 
     def measure(self) -> ServerLoad:
         """Return the load of the first idle look of two, else of the second."""

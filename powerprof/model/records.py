@@ -450,7 +450,7 @@ class IdleOptions(msgspec.Struct, frozen=True, kw_only=True):
 class IdleRun(Run, frozen=True, kw_only=True):
     """The record of `idle`: differences between the phases, and the drift of the baseline.
 
-    `statements_hz`: statements of other clients in the windows of a given server, transactions of a PostgreSQL; None
+    `statements_hz`: statements of other clients in the windows of a given server, requests to a PostgreSQL; None
     if unknown.
     """
 

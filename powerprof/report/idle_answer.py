@@ -31,7 +31,7 @@ def answer_of(run: IdleRun) -> str:
     if obstacle is not None:
         if obstacle.kind == "statements":
             rate = text.number(obstacle.value, 1)
-            counted = "transactions" if _is_postgresql(run) else "statements"
+            counted = "requests" if _is_postgresql(run) else "statements"
             return f"No answer: the server was not idle: {rate} {counted}/s of other clients in the windows."
         wakings = _server_wakings(run)
         unknown = f"{wakings}The cost is unknown" if wakings else "No answer"
@@ -56,7 +56,8 @@ def _server_wakings(run: IdleRun) -> str:
     if first.most_woken is not None and first.most_woken_hz is not None:
         most = text.number(first.most_woken_hz, 1)
         thread = f" ({most} of them its {_worker(run)} {text.shorten(first.most_woken, 40)})"
-    sentence = f"The threads of an idle {product(run)} wake {text.number(first.wakings_hz, 1)} times a second{thread}"
+    workers = "processes" if _is_postgresql(run) else "threads"
+    sentence = f"The {workers} of an idle {product(run)} wake {text.number(first.wakings_hz, 1)} times a second{thread}"
     if alone is not None and connected is not None and connected.wakings_hz is not None:
         sentence += f", {text.number(connected.wakings_hz, 1)} with {_connections(run)}"
     return f"{sentence}. "

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from powerprof.database.given import build_login
+from powerprof.database import sql
+from powerprof.database.given import build_login, given_server
 from powerprof.system.errors import DataError, UsageError
 
 
@@ -29,6 +31,10 @@ def _options(tmp_path: Path, text: str) -> Path:
         ("mysql://alice@db.example:3307/", "mysql://alice@db.example:3307/", None),
         ("mysql://alice@db.example", "mysql://alice@db.example:3306/", None),
         ("mariadb://a%40b@[::1]:3308/world", "mysql://a@b@[::1]:3308/", "world"),
+        ("postgresql://alice@db.example/shop", "postgresql://alice@db.example:5432/", "shop"),
+        ("postgres://alice@[::1]:5433", "postgresql://alice@[::1]:5433/", None),
+        ("alice@/run/mysqld/mysqld.sock", "alice@/run/mysqld/mysqld.sock", None),
+        ("alice@/run/postgresql/.s.PGSQL.5433", "alice@/run/postgresql/.s.PGSQL.5433", None),
     ],
 )
 def test_addresses(url: str, text: str, database: str | None) -> None:
@@ -51,6 +57,10 @@ def test_addresses(url: str, text: str, database: str | None) -> None:
         "mysql://h/?x=1",
         "mysql://[::1",
         "mysql://h/%00",
+        "postgresql://",
+        "postgresql:///shop",
+        "postgresql://h/a/b",
+        "pg://h/",
     ],
 )
 def test_what_is_no_address(url: str) -> None:
@@ -58,11 +68,39 @@ def test_what_is_no_address(url: str) -> None:
         build_login(url)
 
 
-def test_a_password_in_the_address_is_refused_and_not_repeated() -> None:
+@pytest.mark.parametrize(("scheme", "place"), [("mysql", "MYSQL_PWD"), ("postgresql", "PGPASSWORD")])
+def test_a_password_in_the_address_is_refused_and_not_repeated(scheme: str, place: str) -> None:
     with pytest.raises(UsageError) as caught:
-        build_login("mysql://alice:s3cret@db.example/")
+        build_login(f"{scheme}://alice:s3cret@db.example/")
     assert "s3cret" not in caught.value.message + str(caught.value.hint)
-    assert "MYSQL_PWD" in str(caught.value.hint)
+    assert place in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        (".s.PGSQL.5432", "postgresql"),
+        (".s.PGSQL.54321", "postgresql"),
+        (".s.PGSQL.", "mysql"),
+        (".s.PGSQL.5432.lock", "mysql"),
+        ("mysqld.sock", "mysql"),
+    ],
+)
+def test_the_name_of_a_socket_tells_the_product(name: str, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MYSQL_PWD", "of mysql")
+    monkeypatch.setenv("PGPASSWORD", "of postgresql")
+    for login in (build_login(socket=Path("/run") / name), build_login(f"/run/{name}"), build_login(f"a@/run/{name}")):
+        assert (login.family, login.password) == (family, f"of {family}")
+
+
+@pytest.mark.parametrize("server", ["postgresql://a@h/", "/run/.s.PGSQL.5432"])
+def test_commands_for_one_product_name_the_other(server: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is a PostgreSQL server") as caught:
+        given_server(server)
+    assert "--pid" in str(caught.value.hint)
+    assert given_server(server, families=("mysql", "postgresql")).login.family == "postgresql"
+    with pytest.raises(UsageError, match="--defaults-file is for MariaDB and MySQL"):
+        build_login(server, defaults_file=_options(tmp_path, "user=a"))
 
 
 def test_the_password_comes_from_file_or_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,3 +168,11 @@ def test_a_server_can_be_named_by_its_socket(path: str) -> None:
     assert build_login(path).to_fields() == build_login(socket=Path(path)).to_fields()
     with pytest.raises(UsageError, match="--server and --socket name two servers"):
         build_login(path, Path("/run/other.sock"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "name"), [("150018", "PostgreSQL 15.18"), ("180000", "PostgreSQL 18.0"), ("130023", "PostgreSQL 13.23")]
+)
+def test_a_version_of_postgresql(answer: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sql, "fetch_scalar", lambda connection, statement: answer)
+    assert sql.read_version(SimpleNamespace(family="postgresql")) == name  # type: ignore[arg-type]

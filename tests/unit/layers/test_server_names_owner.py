@@ -17,7 +17,7 @@ from powerprof.queries import target as queries_target
 from powerprof.system import targets
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.processes import label_of
-from powerprof.system.server_names import is_mysql_program, is_server_program
+from powerprof.system.server_names import is_mysql_program, is_postgres_program, is_server_program
 from powerprof.system.targets import Target
 from tests.conftest import Tree
 from tests.unit.layers import sources
@@ -57,8 +57,12 @@ def _has_statements(pid: int) -> bool:
         return False
 
 
+_POSTGRES_USERS: dict[str, _Rule] = {
+    "server_process": lambda pid: server_process._is_server(pid, "postgresql"),
+    "label": lambda pid: is_postgres_program(label_of(pid)),
+}
 _MYSQL_USERS: dict[str, _Rule] = {
-    "server_process": server_process._is_server,
+    "server_process": lambda pid: server_process._is_server(pid, "mysql"),
     "local_login": _succeeds(local_login.require_server_program),
     "remedies": _succeeds(remedies._check_server),
     "watched": _is_watched,
@@ -89,6 +93,7 @@ def _target(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_user_agrees_about_a_program(fake_tree: Tree, program: str, comm: str) -> None:
     add_process(fake_tree, _PID, f"/usr/sbin/{program}", comm=comm, files={"cmdline": program, "status": _STATUS})
     assert _find_dissenters(_MYSQL_USERS, is_mysql_program(program)) == []
+    assert _find_dissenters(_POSTGRES_USERS, is_postgres_program(program)) == []
     assert _find_dissenters(_USERS, is_server_program(program)) == []
 
 

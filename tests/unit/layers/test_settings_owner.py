@@ -34,6 +34,7 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("statement", "report/catalogues.py"): (1, _PRINTED),
     ("statement", "experiment/bench_settings.py"): (1, "the settings of a private server"),
     ("statement", "database/mysql.py"): (1, "the accounts of a private server, when its data are made"),
+    ("statement", "database/sql.py"): (1, "a database that powerprof has just made for a workload"),
     ("file", "database/runtree.py"): (1, "IPv6 of the network namespace of a private server"),
     ("file", "system/sandbox.py"): (3, "the identity map and files of a private server's own namespace"),
     ("file", "tracing/dtrace_keeper.py"): (1, "takes the breakpoint of DTrace out of the traced program"),
