@@ -24,7 +24,8 @@ from powerprof.statistics.counts import proportion
 from powerprof.system.closeable import Closeable
 from powerprof.system.server_roles import ENDED_PROCESSES, parse_database
 from powerprof.tracing.captures import estimate_cpu_time
-from powerprof.tracing.statements import SAMPLE_HZ, MomentSampler, SampledThread, ServerProcesses, StatementSamples
+from powerprof.tracing.server_processes import ServerProcesses
+from powerprof.tracing.statement_samples import SAMPLE_HZ, MomentSampler, SampledThread, StatementSamples
 
 
 def _note_calls(known: ServerReport, server: TracedServer) -> Note:

@@ -27,7 +27,7 @@ from powerprof.system.processes import label_of, name_of
 from powerprof.system.server_names import is_mysql_program, is_postgres_program
 from powerprof.system.server_roles import parse_client, parse_database, parse_part, read_titles
 from powerprof.system.targets import Target, check_only, resolve_server
-from powerprof.tracing.statements import ServerProcesses
+from powerprof.tracing.server_processes import ServerProcesses
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql

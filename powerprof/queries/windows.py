@@ -11,8 +11,8 @@ from powerprof.model.records import Note
 from powerprof.queries.pricing import MeasuredStatements
 from powerprof.queries.target import TracedServer
 from powerprof.tracing.captures import OnCpuCapture, RecordedText, StatementTrace
+from powerprof.tracing.statement_samples import StatementSamples
 from powerprof.tracing.statement_tables import MOST_TEXT_BYTES
-from powerprof.tracing.statements import StatementSamples
 
 
 def note_reading(known: ServerReport, server: TracedServer, counted: StatementTrace | StatementSamples) -> list[Note]:

@@ -5,218 +5,40 @@ from __future__ import annotations
 
 import os
 import struct
-import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 
-import msgspec
-
 from powerprof.measure.clock import kernel_ns
-from powerprof.measure.procfs import list_children, process_cpu_ns, reaped_cpu_ns
 from powerprof.measure.window import WindowPart
-from powerprof.model.identities import STATES, Family, build_tables
-from powerprof.model.records import Note
+from powerprof.model.identities import Family, build_tables
 from powerprof.stacks.image import snapshot
 from powerprof.stacks.store import open_probed
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError
-from powerprof.system.files import try_text
-from powerprof.system.paths import procfs
 from powerprof.system.pid_namespaces import check_process_ids
 from powerprof.system.reader_process import Opened
-from powerprof.system.server_roles import ENDED_THREADS
-from powerprof.system.tasks import clean, has_ended, list_threads
 from powerprof.tracing import mysql_places, postgresql_places
-from powerprof.tracing.bpf import features
-from powerprof.tracing.bpf.btf import Btf, read_kernel_btf
-from powerprof.tracing.bpf.definitions import (
-    NO_PATHS,
-    build_argument_definitions,
-    build_path_definitions,
-    build_struct_definitions,
-    build_switch_definitions,
-)
+from powerprof.tracing.bpf.btf import read_kernel_btf
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.mapped_files import UnfitFileError
 from powerprof.tracing.bpf.probe_cost import measure_entry_cost_ns
 from powerprof.tracing.bpf.run_time_meter import RunTimeMeter
-from powerprof.tracing.bpf.sampler import Sampler
-from powerprof.tracing.bpf.shared_numbers import MomentCount, StatementCount
-from powerprof.tracing.bpf.task_definitions import build_task_definitions
+from powerprof.tracing.bpf.shared_numbers import StatementCount
 from powerprof.tracing.bpf.uprobes import Site, Uprobes, choose_attach_type
-from powerprof.tracing.captures import RecordedText, StatementTrace, ThreadUse, TraceCost
-from powerprof.tracing.postgresql_places import POSTGRESQL_LAYOUT, read_running_texts
+from powerprof.tracing.captures import StatementTrace, ThreadUse, TraceCost
+from powerprof.tracing.postgresql_places import read_running_texts
+from powerprof.tracing.server_processes import ServerProcesses, read_comm, read_run_ns
+from powerprof.tracing.statement_definitions import build_query_definitions, has_run_queue
 from powerprof.tracing.statement_places import TextPlace, is_dispatch_copied, pack_text_place
 from powerprof.tracing.statement_tables import (
-    TEXT_BYTES,
     add_open_statement,
     compute_thread_use,
     correct_begin,
     read_ended_threads,
     read_sums,
-    read_texts,
     read_threads,
 )
 from powerprof.tracing.symbols import COPIED
 from powerprof.tracing.waits import WAIT_OF_SYSCALL, WAIT_OF_TYPE, pack_waits
-
-_MOST_PROCESSES = 65_536
-
-
-class ServerProcesses(msgspec.Struct, frozen=True):
-    """The processes of a server. With `is_family` the server works in several processes, which it and they start."""
-
-    pid: int
-    is_family: bool
-
-    def pids(self) -> list[int]:
-        """Return the present processes."""
-        found = [self.pid]
-        for pid in found:
-            if self.is_family and len(found) < _MOST_PROCESSES:
-                found += list_children(pid)
-        return found
-
-    def tids(self) -> list[int]:
-        """Return the present threads."""
-        return [tid for pid in self.pids() for tid in list_threads(pid)]
-
-    def cpu_ns(self) -> int | None:
-        """Return the CPU time of all processes in ns, living and ended, or None if the server has ended.
-
-        The kernel reports the time of a family's ended processes in steps of 10 ms.
-        """
-        own = process_cpu_ns(self.pid)
-        if own is None or not self.is_family:
-            return own
-        if has_ended(self.pid):
-            return None  # A zombie has a clock, and its helpers have another parent.
-        pids = self.pids()
-        return sum(reaped_cpu_ns(pid) for pid in pids) + sum(process_cpu_ns(pid) or 0 for pid in pids)
-
-
-def read_run_ns(tid: int) -> int | None:
-    """Return the scheduler's running time of a thread in ns, or None if it has ended."""
-    words = (try_text(procfs() / str(tid) / "schedstat") or "").split()
-    return int(words[0]) if words and words[0].isdigit() else None
-
-
-def read_comm(tid: int) -> str:
-    """Return the kernel's name of a thread."""
-    return clean(try_text(procfs() / str(tid) / "comm") or "") or ENDED_THREADS
-
-
-Definitions = dict[str, int | str]
-
-_TOTALS, _TEXTS, _PIECES, _PREPARED, _MOMENTS = 131_072, 16_384, 8_192, 65_536, 65_536
-_MOST_MEMBERS = 65_536
-# The field with the base of a thread's own variables: fs's base, and tpidr_el0, the first word of `uw`
-# (arch/arm64/include/asm/processor.h). The kernel saves it at a switch; clone(2) sets it for new threads.
-POINTERS = {"x86_64": "fsbase", "aarch64": "uw"}
-# The place of the number of a system call in struct pt_regs, and the number of sendto.
-CALLS = {"x86_64": (8 * 15, 44), "aarch64": (8 * 35, 206)}
-
-
-def has_run_queue(btf: Btf) -> bool:
-    """Return whether the kernel sums the time that a thread waits for a CPU."""
-    return btf.has_field("sched_info", "run_delay")
-
-
-def build_query_definitions(
-    btf: Btf, layout: int, version: str | None, threads: int, *, sends: bool, stacks: bool
-) -> Definitions:
-    """Return the definitions of queries.bpf.c.
-
-    `layout`, `version`: of the server (`Dispatch`). `threads`: the size of its tables of threads. `sends`: the kernel
-    shows data sent by sockets. `stacks`: samples are counted by statement as well.
-    """
-    fields = {
-        "task_struct_se": ("task_struct", "se"),
-        "task_struct_min_flt": ("task_struct", "min_flt"),
-        "sched_entity_sum_exec_runtime": ("sched_entity", "sum_exec_runtime"),
-    }
-    found: Definitions = {
-        "TEXT": TEXT_BYTES,
-        "STATES": STATES,
-        "THREADS": threads,
-        "ENDED_KEPT": threads // 2,
-        "TOTALS": _TOTALS,
-        "TEXTS": _TEXTS,
-        "PREPARED": _PREPARED,
-        "PIECES": _PIECES,
-        "IS_POSTGRESQL": int(layout == POSTGRESQL_LAYOUT),
-        "HAS_SEND": int(sends),
-        "HAS_REGISTERS": int(_has_registers()),
-        **build_task_definitions(btf),
-        **build_switch_definitions(btf),
-        **build_struct_definitions(btf, fields),
-        **_build_pointer_definitions(btf, "x86_64"),
-        **_build_run_queue_definitions(btf),
-        **(build_path_definitions() if stacks else NO_PATHS),
-    }
-    if layout == POSTGRESQL_LAYOUT:
-        return found | _of_postgresql(btf, version)
-    clock = {"task_struct_signal": ("task_struct", "signal")}
-    clock["signal_struct_sum_sched_runtime"] = ("signal_struct", "sum_sched_runtime")
-    return {**found, "LAYOUT": layout, **build_struct_definitions(btf, clock)}
-
-
-def _has_registers() -> bool:
-    """Return whether programs can read the user registers of the current thread."""
-    return all(features.has_feature(one) for one in (features.CURRENT_TASK, features.TASK_REGISTERS))
-
-
-def _build_pointer_definitions(btf: Btf, machine: str) -> dict[str, int]:
-    """Return the places of the base of a thread's own variables."""
-    return build_struct_definitions(
-        btf,
-        {
-            "task_struct_thread": ("task_struct", "thread"),
-            "thread_struct_pointer": ("thread_struct", POINTERS[machine]),
-        },
-    )
-
-
-def _build_run_queue_definitions(btf: Btf) -> dict[str, int]:
-    fields = {
-        "task_struct_sched_info": ("task_struct", "sched_info"),
-        "sched_info_run_delay": ("sched_info", "run_delay"),
-    }
-    if not has_run_queue(btf):
-        return {"HAS_RUN_DELAY": 0, **{f"OFFSET_{name}": 0 for name in fields}}
-    return {"HAS_RUN_DELAY": 1, **build_struct_definitions(btf, fields)}
-
-
-def _of_postgresql(btf: Btf, version: str | None) -> Definitions:
-    major = postgresql_places.major_of(version)
-    return {
-        **build_argument_definitions(btf, "sched_process_fork", ("parent", "child")),
-        "FAMILY": _MOST_MEMBERS,
-        "STATE_FASTPATH": postgresql_places.RUNNING[major >= 18] + 2,
-        # PortalData: createLevel was inserted in PostgreSQL 14. With an unknown version nothing is read.
-        "PORTAL_TEXT": 56 if major >= 14 else 48 if major else 0,
-    }
-
-
-def build_moment_definitions(btf: Btf, machine: str, *, postgresql: bool) -> Definitions:
-    """Return the definitions of moments.bpf.c, on a machine of POINTERS."""
-    fields = {"task_struct_real_parent": ("task_struct", "real_parent")}
-    call_offset, sendto = CALLS[machine]
-    return {
-        "TEXT": TEXT_BYTES,
-        "STATES": STATES,
-        "TEXTS": _TEXTS,
-        "PIECES": _PIECES,
-        "MOMENTS": _MOMENTS,
-        "IS_POSTGRESQL": int(postgresql),
-        "HAS_REGISTERS": int(_has_registers()),
-        "CALL_OFFSET": call_offset,
-        "CALL_SENDTO": sendto,
-        **build_task_definitions(btf),
-        **build_struct_definitions(btf, fields),
-        **_build_pointer_definitions(btf, machine),
-    }
-
 
 _LEAST_THREADS, _MOST_THREADS = 2048, 65_536
 _MEMBER = (1).to_bytes(8, "little")
@@ -482,157 +304,3 @@ class QueryTracer(Closeable, WindowPart):
 def _hits_of(counters: list[int]) -> int:
     """Return the number of hits in these counters."""
     return counters[StatementCount.DISPATCHES] + counters[StatementCount.ENDINGS]
-
-
-SAMPLE_HZ = 149
-_SAMPLE_HASH_PROGRAMS = ("sample__hash_pieces", "sample__finish_hash")
-_MOMENT, _MET = struct.Struct("<Q2I"), struct.Struct("<Q16s")
-# An interrupt shows as a gap in a loop that reads the clock.
-_TRIED_HZ, _TRIED_S, _HOLE = 1_999, 0.05, 4
-
-
-class SampledThread(msgspec.Struct, frozen=True):
-    """The number of samples of a thread at a statement; `id` 0 is no statement.
-
-    `is_client`: its process serves a client.
-    """
-
-    id: int
-    tid: int
-    is_client: bool
-    count: int
-    comm: str
-
-
-class StatementSamples(msgspec.Struct, frozen=True, kw_only=True):
-    """A window of samples.
-
-    `events_count`: all samples of the host, most of which met something else. `bpf_s`: CPU time of the programs.
-    `cost_s`: with the interrupts that start them. None if unknown. `sampled_ms`: the time of all CPUs that was
-    sampled. `notes`: on CPUs that were not sampled.
-    """
-
-    family: Family
-    met: list[SampledThread]
-    texts: list[RecordedText]
-    events_count: int
-    lost_count: int
-    unreadable_count: int
-    cut_count: int
-    bpf_s: float | None
-    cost_s: float | None
-    sampled_ms: float = 0.0
-    notes: Sequence[Note] = ()
-
-
-class MomentSampler(Closeable, WindowPart):
-    """The sampler of one server: it reads the statement of each thread in the server's own memory, without a probe.
-
-    A context manager that removes the sampler. It wakes every CPU `SAMPLE_HZ` times a second.
-
-    Attributes:
-        version: The version in the program of PostgreSQL, if it shows it.
-    """
-
-    def __init__(self, pid: int, family: Family = "mysql") -> None:
-        """Find the texts, load the program and measure the cost of a sample.
-
-        `pid` of PostgreSQL is the process that started all others. Raises CapabilityError if this host or server cannot
-        be sampled, PowerprofError if the process has ended.
-        """
-        machine = os.uname().machine
-        if machine not in POINTERS:
-            raise CapabilityError(
-                f"texts of statements are found on {' and '.join(POINTERS)}, not on {machine}", "measure on such a host"
-            )
-        check_process_ids()
-        self.family, self._pid = family, pid
-        find_text = postgresql_places.find_text if family == "postgresql" else mysql_places.find_text
-        place = find_text(snapshot(pid))
-        self.version = place.version
-        definitions = build_moment_definitions(read_kernel_btf(), machine, postgresql=family == "postgresql")
-        self.program = LoadedProgram("moments.bpf.c", definitions, optional=_SAMPLE_HASH_PROGRAMS)
-        try:
-            for slot, table in enumerate(build_tables(family)):
-                self.program.put("hash_rules", slot, table)
-            self.program.put("text_places", 0, pack_text_place(place))
-            self.program.put_programs("hash_programs", _SAMPLE_HASH_PROGRAMS)
-            self._sampler = Sampler(self.program.descriptor("sample__moment"))
-            self._sample_ns = self._tried()
-        except BaseException:
-            self.program.close()
-            raise
-
-    def close(self) -> None:
-        self._sampler.close()
-        self.program.close()
-
-    def _tried(self) -> float | None:
-        """Return the CPU time in ns of a sample that meets no statement, or None if no sample was seen."""
-        steps: list[int] = []
-        with self._sampler:
-            self._sampler.open_clock(_TRIED_HZ)
-            last = time.perf_counter_ns()
-            end = last + int(_TRIED_S * 1e9)
-            while last < end:
-                steps.append((now := time.perf_counter_ns()) - last)
-                last = now
-        steps.sort()
-        usual = steps[len(steps) // 2]
-        longest = [step - usual for step in steps[-int(_TRIED_HZ * _TRIED_S) :] if step > _HOLE * usual]
-        return float(longest[len(longest) // 2]) if longest else None
-
-    def begin(self, frequency_hz: int = SAMPLE_HZ, *, timed: bool = True) -> None:
-        """Begin to sample without data of the last window. `timed`: measure the CPU time of the programs.
-
-        Raises CapabilityError, PowerprofError.
-        """
-        for name in ("moments", "texts", "pieces"):
-            self.program.clear(name)
-        self._before = self.program.per_cpu_sum("counters")
-        if timed:
-            self.program.count_run_time()
-        self._run_s = self.program.run_time_s()
-        self.program.put("target", 0, self._pid.to_bytes(8, "little"))
-        self._sampler.open_clock(frequency_hz)
-
-    @property
-    def read_interval_s(self) -> float:
-        """The interval of looking for CPUs that came back, in seconds."""
-        return Sampler.RENEW_S
-
-    def read(self) -> None:
-        """Sample CPUs that came back."""
-        self._sampler.renew()
-
-    def end(self) -> None:
-        self._sampler.end()
-
-    def collect(self) -> StatementSamples:
-        """Return the samples between `begin` and `end`."""
-        moved = [now - then for then, now in zip(self._before, self.program.per_cpu_sum("counters"), strict=True)]
-        run_s = self.program.run_time_s()
-        bpf_s = None if run_s is None or self._run_s is None else run_s - self._run_s
-        self.program.stop_counting()
-        cost_s = None
-        if bpf_s is not None and self._sample_ns is not None:
-            cost_s = bpf_s + moved[MomentCount.EVENTS] * self._sample_ns / 1e9
-        return StatementSamples(
-            family=self.family,
-            met=[_decode_moment(key, value) for key, value in self.program.entries("moments")],
-            texts=list(read_texts(self.program.entries("texts"), self.program.entries("pieces"))),
-            events_count=moved[MomentCount.EVENTS],
-            lost_count=moved[MomentCount.NO_ROOM],
-            unreadable_count=moved[MomentCount.UNREADABLE],
-            cut_count=moved[MomentCount.CUT],
-            bpf_s=bpf_s,
-            cost_s=cost_s,
-            sampled_ms=self._sampler.sampled_ns / 1e6,
-            notes=self._sampler.notes(),
-        )
-
-
-def _decode_moment(key: bytes, value: bytes) -> SampledThread:
-    id, tid, is_client = _MOMENT.unpack(key)
-    count, comm = _MET.unpack(value)
-    return SampledThread(id, tid, bool(is_client), count, clean(comm.partition(b"\0")[0]))

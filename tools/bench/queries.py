@@ -10,7 +10,8 @@ from contextlib import contextmanager
 
 from powerprof.database.private_server import PrivateServer
 from powerprof.measure.cpuidle import CpuidleReader
-from powerprof.tracing.statements import SAMPLE_HZ, MomentSampler, QueryTracer
+from powerprof.tracing.statement_samples import SAMPLE_HZ, MomentSampler
+from powerprof.tracing.statements import QueryTracer
 from tools.bench import attribution, turns
 from tools.bench.figures import Verdict
 

@@ -10,7 +10,8 @@ from powerprof.database.server_report import merge_reports
 from powerprof.queries.join import Parts
 from powerprof.queries.samples import join_moments
 from powerprof.queries.target import TracedServer, ask_server
-from powerprof.tracing.statements import MomentSampler, ServerProcesses, StatementSamples
+from powerprof.tracing.server_processes import ServerProcesses
+from powerprof.tracing.statement_samples import MomentSampler, StatementSamples
 
 _HZ = 4999  # 33 times the usual, so that the tests need as much less time
 

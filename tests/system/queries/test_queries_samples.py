@@ -23,7 +23,7 @@ from powerprof.queries.join import Parts
 from powerprof.queries.records import Statement
 from powerprof.queries.target import TracedServer
 from powerprof.system.errors import CapabilityError
-from powerprof.tracing.statements import MomentSampler, StatementSamples
+from powerprof.tracing.statement_samples import MomentSampler, StatementSamples
 from tests.conftest import Cli, each_release
 from tests.programs.mixes import ALONE, MIX, TIMES, mix_on
 from tests.programs.waiting import wait_until

@@ -16,7 +16,7 @@ from powerprof.database.private_server import PrivateServer
 from powerprof.measure.procfs import process_cpu_ns
 from powerprof.queries.join import Parts
 from powerprof.queries.target import TracedServer
-from powerprof.tracing.statements import StatementSamples
+from powerprof.tracing.statement_samples import StatementSamples
 from tests.conftest import Cli
 from tests.system.queries.moments import percents
 from tests.system.queries.moments import sampled as sampled_at

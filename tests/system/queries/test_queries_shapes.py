@@ -19,7 +19,8 @@ from powerprof.database.builds import ServerBuild
 from powerprof.database.private_server import PrivateServer
 from powerprof.queries.join import Parts, join_trace
 from powerprof.queries.target import TracedServer, ask_server
-from powerprof.tracing.statements import QueryTracer, read_run_ns
+from powerprof.tracing.server_processes import read_run_ns
+from powerprof.tracing.statements import QueryTracer
 from tests.conftest import each_release
 from tests.system.queries.mariadb_work import execute, prepare
 from tests.system.queries.moments import sampled

@@ -42,8 +42,8 @@ from powerprof.tracing import (
     idle_tables,
     offcpu,
     profile,
+    statement_samples,
     statement_tables,
-    statements,
 )
 from tests.conftest import REPOSITORY
 from tests.unit.docs.test_statements import DOCS, _flat
@@ -65,7 +65,7 @@ def _default(command: str, name: str) -> object:
 # Page, phrase. A phrase is compared without line ends.
 PHRASES = [
     ("cost-and-safety.md", f"{profile.SAMPLE_HZ} samples per second and CPU"),
-    ("cost-and-safety.md", f"2 µs per sample, {statements.SAMPLE_HZ} per second and CPU"),
+    ("cost-and-safety.md", f"2 µs per sample, {statement_samples.SAMPLE_HZ} per second and CPU"),
     ("cost-and-safety.md", f"If they take more than {probes.COSTLY_PERCENT:g} % of the server's CPU time"),
     ("cost-and-safety.md", "`queries` tries probes for half a second" if probes._TRIAL_S == 0.5 else ""),
     ("cost-and-safety.md", f"({_default('idle', '--clients')} by default)"),
@@ -89,7 +89,7 @@ PHRASES = [
     ("how-to/costly-statements.md", f"texts longer than {statement_tables.TEXT_BYTES - 1:,} bytes"),
     ("how-to/costly-statements.md", f"each of the {_word(html_queries._MAX_FLAMES)} statements with most samples"),
     ("how-to/costly-statements.md", f"It needs {_word(comparison._FEWEST_STATEMENTS)} statements with known ratios"),
-    ("how-to/costly-statements.md", f"{statements.SAMPLE_HZ} times a second on each CPU"),
+    ("how-to/costly-statements.md", f"{statement_samples.SAMPLE_HZ} times a second on each CPU"),
     ("how-to/costly-statements.md", f"known statements for {release.SELF_TEST_S:g} s"),
     ("reference/diagnose.md", f"The traced window takes {float(str(_default('diagnose', '--duration'))):g} s"),
     ("reference/diagnose.md", f"watch of new processes {process_starts.WATCH_S:g} s"),

@@ -24,7 +24,7 @@ from powerprof.queries.target import ServerTime, TracedServer
 from powerprof.statistics.counts import proportion
 from powerprof.tracing.bpf.shared_numbers import COM_QUERY
 from powerprof.tracing.captures import RecordedText
-from powerprof.tracing.statements import SampledThread, StatementSamples
+from powerprof.tracing.statement_samples import SampledThread, StatementSamples
 from tests.unit.queries.windows import KnownFloor, window
 
 POINT, POINT_TOO, BURN, UNREADABLE = 1001, 1002, 1003, 3

@@ -19,6 +19,7 @@ from powerprof.tracing import (
     offcpu,
     profile,
     statement_places,
+    statement_samples,
     statement_tables,
     statements,
     syscalls,
@@ -114,8 +115,8 @@ LAYOUTS = [
         statement_tables._TOTAL,
         ["calls", "wakeups", "faults", "wall_ns", "cpu_ns", "waits", "squares"],
     ),
-    Layout("moments.bpf.c", "moment", statements._MOMENT, ["id", "tid", "is_client"]),
-    Layout("moments.bpf.c", "sample_count", statements._MET, ["count", "comm"]),
+    Layout("moments.bpf.c", "moment", statement_samples._MOMENT, ["id", "tid", "is_client"]),
+    Layout("moments.bpf.c", "sample_count", statement_samples._MET, ["count", "comm"]),
     Layout("long_texts.bpf.h", "piece_key", PAIR, ["id", "number"]),
     Layout(
         "text_places.bpf.h",
@@ -230,6 +231,7 @@ def test_no_layout_is_left_out() -> None:
         profile,
         functions,
         statement_places,
+        statement_samples,
         statement_tables,
         statements,
     )

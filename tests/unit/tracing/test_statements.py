@@ -9,12 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from powerprof.tracing import statements
+from powerprof.tracing import server_processes, statement_definitions, statements
 from powerprof.tracing.bpf.btf import Btf
 from powerprof.tracing.bpf.shared_numbers import COM_QUERY, MomentCount, StatementCount
 from powerprof.tracing.captures import ThreadUse
+from powerprof.tracing.server_processes import ServerProcesses, read_run_ns
+from powerprof.tracing.statement_samples import MomentSampler, SampledThread
 from powerprof.tracing.statement_tables import TEXT_BYTES, ThreadCounters
-from powerprof.tracing.statements import MomentSampler, QueryTracer, SampledThread, ServerProcesses, read_run_ns
+from powerprof.tracing.statements import QueryTracer
 from tests.conftest import Tree
 from tests.unit.tracing.programs import FakeProgram
 
@@ -127,9 +129,9 @@ def test_run_time_of_a_thread(fake_tree: Tree) -> None:
 
 def test_time_of_a_family_includes_its_ended_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     children = {70: [71, 72], 71: [73]}
-    monkeypatch.setattr(statements, "list_children", lambda pid: children.get(pid, []))
-    monkeypatch.setattr(statements, "process_cpu_ns", lambda pid: {70: 5, 71: 70, 73: 900}.get(pid))
-    monkeypatch.setattr(statements, "reaped_cpu_ns", lambda pid: {70: 10_000, 71: 2_000}.get(pid, 0))
+    monkeypatch.setattr(server_processes, "list_children", lambda pid: children.get(pid, []))
+    monkeypatch.setattr(server_processes, "process_cpu_ns", lambda pid: {70: 5, 71: 70, 73: 900}.get(pid))
+    monkeypatch.setattr(server_processes, "reaped_cpu_ns", lambda pid: {70: 10_000, 71: 2_000}.get(pid, 0))
     family = ServerProcesses(70, is_family=True)
     assert family.pids() == [70, 71, 72, 73] and family.cpu_ns() == 12_975
     assert ServerProcesses(70, is_family=False).cpu_ns() == 5
@@ -150,8 +152,8 @@ def test_time_of_a_family_includes_its_ended_processes(monkeypatch: pytest.Monke
 )
 def test_layout_of_postgresql_by_version(version: str | None, portal: int, fastpath: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(statements, "build_argument_definitions", lambda *rest: {})
-        layout = statements._of_postgresql(cast(Btf, None), version)
+        patch.setattr(statement_definitions, "build_argument_definitions", lambda *rest: {})
+        layout = statement_definitions._of_postgresql(cast(Btf, None), version)
     assert (layout["PORTAL_TEXT"], layout["STATE_FASTPATH"]) == (portal, fastpath)
 
 
