@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
+from msgspec.structs import asdict
 
 from powerprof.database import sql
 from powerprof.database.local_login import read_local_thread_names
@@ -306,8 +307,10 @@ def build_evidence(
     else:
         family = "mysql" if subject.connection is not None or is_mysql_program(subject.label) else subject.label
     log = read_log_end(subject.pid) if family in SQL_FAMILIES and subject.pid is not None else None
-    facts, cpu, watch = readings.facts, readings.cpu, readings.watch
     return Evidence(
+        **asdict(readings.facts),
+        **asdict(readings.cpu),
+        **asdict(readings.watch),
         version=subject.version,
         family=family,
         pid=subject.pid,
@@ -322,40 +325,9 @@ def build_evidence(
         log=None if log is None else summarise_log(log),
         asked=subject.connection is not None,
         notes=notes,
-        status_before=facts.status_before,
-        status_after=facts.status_after,
-        own_counts=facts.own_counts,
-        statements_by_connection=facts.statements_by_connection,
-        variables=facts.variables,
-        channels_before=facts.channels_before,
-        channels_after=facts.channels_after,
-        channels_seen=facts.channels_seen,
-        clients_before=facts.clients_before,
-        samples=facts.samples,
-        samples_span_s=facts.samples_span_s,
-        replicas=facts.replicas,
-        replica_accounts=facts.replica_accounts,
-        denied=facts.denied,
-        tids=facts.tids,
-        last_statements=facts.last_statements,
-        events=facts.events,
-        events_after=facts.events_after,
-        logged=facts.logged,
-        position_before_bytes=facts.position_before_bytes,
-        position_after_bytes=facts.position_after_bytes,
-        other_instances_count=facts.other_instances_count,
-        hidden_connections_count=facts.hidden_connections_count,
-        refused=facts.refused,
-        cpu_percent=cpu.cpu_percent,
-        threads_cpu=cpu.threads_cpu,
-        ended_cpu_percent=cpu.ended_cpu_percent,
-        starts=watch.starts,
-        starts_span_s=watch.starts_span_s,
-        archiver=watch.archiver,
         subscriptions_before=readings.subscriptions[0],
         subscriptions_after=readings.subscriptions[1],
         statement_window=readings.statement_window,
-        open_transactions=facts.open_transactions,
         neighbour=readings.neighbour,
     )
 

@@ -273,7 +273,26 @@ class DeniedAccount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerFacts(msgspec.Struct, kw_only=True):
-    """What a server reports by SQL before and after a window; the fields of `Evidence` with these names."""
+    """What a server reports by SQL before and after a window.
+
+    Attributes:
+        own_counts: Counter increases between the two readings that powerprof itself caused.
+        statements_by_connection: Statements of each connection in the window, by counter name.
+            Empty without performance_schema.
+        channels_seen: Replication channels in each of the samples. A thread that is restarted repeatedly
+            is running in some of them.
+        samples: Process lists that were taken shortly after one another at the end.
+        replicas: All replicas that the source listed during the samples.
+        replica_accounts: Accounts (`user@host`) with the right to replicate; empty if they may not be read.
+        denied: Accounts with refused logins, if the server counts them.
+        open_transactions: Transactions whose clients sent nothing for a long time, or during the whole window.
+        tids: Kernel thread numbers by connection, for process lists without them.
+        last_statements: The last statement of each connection (performance_schema).
+        position_before_bytes: End of the binary log; None without one, or if the server changed to another file.
+        other_instances_count: Connections of other powerprof processes, which are in no list of clients.
+        hidden_connections_count: Connections that this account may not see; None if unknown.
+        refused: The parts that the server did not let this account read.
+    """
 
     status_before: dict[str, int] = {}
     status_after: dict[str, int] = {}
@@ -318,7 +337,7 @@ class StartsWatch(msgspec.Struct, frozen=True, kw_only=True):
     archiver: str | None = None
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+class Evidence(ServerFacts, frozen=True, kw_only=True):  # type: ignore[misc]  # Only the readings change facts.
     """The data of one inspection of a server.
 
     Attributes:
@@ -328,18 +347,6 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         timers_hz: Idle periods per second of one CPU that a timer of any program ended.
         cpus: Number of CPUs of the host.
         is_stopped: Whether a signal or a debugger has stopped process `pid`.
-        own_counts: Counter increases between the two readings that powerprof itself caused.
-        statements_by_connection: Statements of each connection in the window, by counter name.
-            Empty without performance_schema.
-        channels_seen: Replication channels in each of the samples. A thread that is restarted repeatedly
-            is running in some of them.
-        samples: Process lists that were taken shortly after one another at the end.
-        replicas: All replicas that the source listed during the samples.
-        replica_accounts: Accounts (`user@host`) with the right to replicate; empty if they may not be read.
-        denied: Accounts with refused logins, if the server counts them.
-        tids: Kernel thread numbers by connection, for process lists without them.
-        last_statements: The last statement of each connection (performance_schema).
-        position_before_bytes: End of the binary log; None without one, or if the server changed to another file.
         cpu_percent: CPU use of the process in the traced window, in percent of one CPU.
         threads_cpu: The threads that ran through the whole window, highest CPU use first.
         ended_cpu_percent: CPU use of threads that ended in the window, such as event workers and connections.
@@ -349,11 +356,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         archiver: The role in the title of PostgreSQL's archiver.
         subscriptions_before: Logical subscriptions; None if the server does not let powerprof log in.
         statement_window: The statements by CPU use; None if they could not be measured.
-        open_transactions: Transactions whose clients sent nothing for a long time, or during the whole window.
         neighbour: The other process of this host with the highest CPU use, if it is high.
-        other_instances_count: Connections of other powerprof processes, which are in no list of clients.
-        hidden_connections_count: Connections that this account may not see; None if unknown.
-        refused: The parts that the server did not let this account read.
     """
 
     version: str
@@ -366,27 +369,6 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     timers_hz: float | None = None
     cpus: int | None = None
     is_stopped: bool = False
-    status_before: dict[str, int] = {}
-    status_after: dict[str, int] = {}
-    own_counts: dict[str, int] = {}
-    statements_by_connection: dict[int, dict[str, int]] = {}
-    variables: dict[str, str] = {}
-    channels_before: list[ReplicationChannel] = []
-    channels_after: list[ReplicationChannel] = []
-    channels_seen: list[ReplicationChannel] = []
-    clients_before: list[Client] = []
-    samples: list[list[Client]] = []
-    samples_span_s: float = 0.0
-    replicas: list[ReplicaHost] = []
-    replica_accounts: list[str] = []
-    denied: list[DeniedAccount] = []
-    tids: dict[int, int] = {}
-    last_statements: dict[int, NormalText] = {}
-    events: list[ScheduledEvent] = []
-    events_after: list[ScheduledEvent] = []
-    logged: list[LoggedEvent] = []
-    position_before_bytes: int | None = None
-    position_after_bytes: int | None = None
     log: LogSummary | None = None
     wakeups: list[ThreadWakeups] = []
     cpu_percent: float | None = None
@@ -399,11 +381,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     subscriptions_before: list[Subscription] | None = None
     subscriptions_after: list[Subscription] | None = None
     statement_window: StatementWindow | None = None
-    open_transactions: list[OpenTransaction] = []
     neighbour: Neighbour | None = None
-    other_instances_count: int = 0
-    hidden_connections_count: int | None = None
-    refused: list[str] = []
     notes: list[str] = []
 
     def list_sampled_clients(self) -> list[Client]:
