@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -124,6 +125,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     except (AssertionError, pytest.fail.Exception) as failure:
         skip_on_busy_host(failure, others, item.config.stash[_LOADS][item.path])
         raise
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Leave the collected tests out of garbage collections, which else look at all of them each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def _read_durations(config: pytest.Config) -> dict[str, float]:

@@ -63,52 +63,53 @@ def _listen(page: Page, path: Path, trouble: list[str]) -> Callable[[], None]:
     return lambda: [page.remove_listener(event, heard) for event, heard in hears.items()] and None
 
 
+@pytest.fixture(scope="session")
+def screen(browser: Browser) -> Page:
+    """The page that `open_page` shows its files in: a new context takes three times the CPU time of a file."""
+    return browser.new_context().new_page()
+
+
+def _adjust(page: Page, width: int, scheme: str, media: str = "screen") -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    page.emulate_media(media=media, color_scheme=scheme)  # type: ignore[arg-type]
+
+
 @pytest.fixture
-def open_page(browser: Browser) -> Iterator[Open]:
+def open_page(screen: Page) -> Iterator[Open]:
     """Opens a file; a message on the console, an error or a request fails the test that opened it."""
-    contexts, trouble = [], []
+    heard, trouble = [], []
 
     def opened(path: Path, width: int = 1200, scheme: str = "light") -> Page:
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
-        contexts.append(context)
-        page = context.new_page()
-        _listen(page, path, trouble)
-        page.goto(path.as_uri())
-        return page
+        screen.goto("about:blank")
+        _adjust(screen, width, scheme)
+        heard.append(_listen(screen, path, trouble))
+        screen.goto(path.as_uri())
+        return screen
 
     yield opened
-    for context in contexts:
-        context.close()
+    for stop_listening in heard:
+        stop_listening()
     assert trouble == []
 
 
-@pytest.fixture(scope="module")
-def kept(browser: Browser) -> Iterator[dict[str, Page]]:
-    """The page that the last test was shown, by its kind: to open one costs a second of CPU time."""
-    opened: dict[str, Page] = {}
-    yield opened
-    for page in opened.values():
-        page.context.close()
+@pytest.fixture(scope="session")
+def kept(browser: Browser) -> Page:
+    """The page that the last test was shown."""
+    return browser.new_context().new_page()
 
 
 @pytest.fixture
-def show(browser: Browser, pages: dict[str, Path], kept: dict[str, Page], kind: str) -> Iterator[Callable[..., Page]]:
+def show(pages: dict[str, Path], kept: Page, kind: str) -> Iterator[Callable[..., Page]]:
     """`show(width, scheme)`: the page of this kind as a screen of this width shows it. A test leaves it as it was."""
-    if kind not in kept:
-        for page in kept.values():
-            page.context.close()
-        kept.clear()
-        kept[kind] = browser.new_context().new_page()
-    page, trouble, is_new = kept[kind], list[str](), kept[kind].url == "about:blank"
-    stop_listening = _listen(page, pages[kind], trouble)
-    if is_new:
-        page.goto(pages[kind].as_uri())
-    assert page.url == pages[kind].as_uri()
+    address, trouble = pages[kind].as_uri(), list[str]()
+    stop_listening = _listen(kept, pages[kind], trouble)
+    if kept.url.partition("#")[0] != address:
+        kept.goto(address)
+    assert kept.url == address
 
     def at(width: int = 1200, scheme: str = "light", media: str = "screen") -> Page:
-        page.set_viewport_size({"width": width, "height": 900})
-        page.emulate_media(media=media, color_scheme=scheme)  # type: ignore[arg-type]
-        return page
+        _adjust(kept, width, scheme, media)
+        return kept
 
     yield at
     stop_listening()

@@ -28,8 +28,10 @@ WIDTHS = (400, 800, 1280)
 # background, for text in SVG of the shape that it is drawn upon. Opacity is taken into account.
 CONTRAST = """() => {
   const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
-  const rgba = (css) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = css; canvas.fillRect(0, 0, 1, 1);
+  const colours = new Map(), read = (css) => {
+    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = css; canvas.fillRect(0, 0, 1, 1);
     return Array.from(canvas.getImageData(0, 0, 1, 1).data).map((v, i) => i === 3 ? v / 255 : v); };
+  const rgba = (css) => { if (!colours.has(css)) colours.set(css, read(css)); return colours.get(css); };
   const light = ([r, g, b]) => { const f = [r, g, b].map((v) => { v /= 255;
     return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; });
     return 0.2126 * f[0] + 0.7152 * f[1] + 0.0722 * f[2]; };
