@@ -108,7 +108,8 @@ def at_work(request: pytest.FixtureRequest) -> Iterator[tuple[PrivateServer, Loa
         yield server, load
 
 
-@pytest.mark.parametrize("lengths", [0.1, 0.6, 1.0, 3.0])
+# With 0.8, some windows have a whole call between two parts, others two parts alone.
+@pytest.mark.parametrize("lengths", [0.1, 0.8, 3.0])
 def test_a_statement_is_one_row_whenever_it_began(
     powerprof_cli: Cli, at_work: tuple[PrivateServer, Load], lengths: float
 ) -> None:
