@@ -152,24 +152,22 @@ def ask_consent(question: str, yes: bool) -> bool:
 def print_report(lines: Iterable[str]) -> None:
     """Print a report, at a terminal in lines of its width.
 
-    The first line, the answer, is bold on a terminal with colours; NO_COLOR is obeyed.
+    The first line, the answer, is bold, except with NO_COLOR and on terminals without capabilities.
     """
     printed = [printable(line) for line in lines]
     clear_progress()
     with writing_to("stdout"):
         if sys.stdout.isatty() and printed:
-            from rich.console import Console
-            from rich.text import Text
-
             from powerprof.model.text import fit_lines
 
-            width = terminal_width()
-            first, *printed = fit_lines(printed, width)
-            # rich would print nothing if COLUMNS is 0.
-            console = Console(file=sys.stdout, highlight=False, width=width)
-            console.print(Text(first, style="bold"), soft_wrap=True)
+            first, *printed = fit_lines(printed, terminal_width())
+            print(f"\x1b[1m{first}\x1b[0m" if _is_bold_shown() else first)
         for line in printed:
             print(line)
+
+
+def _is_bold_shown() -> bool:
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") not in ("dumb", "unknown", "")
 
 
 # In fewer columns no figure has a place.

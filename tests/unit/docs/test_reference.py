@@ -19,8 +19,8 @@ from tools.pages import commands_page
 from tools.pages.cli import commands
 
 PACKAGE = REPOSITORY / "powerprof"
-# Variables that a library reads for powerprof (rich, tempfile, shutil, urllib), so that no line of ours names them.
-_BY_LIBRARIES = {"NO_COLOR", "COLUMNS", "TERM", "TMPDIR", "HTTP_PROXY", "HTTPS_PROXY"}
+# Variables that a library reads for powerprof (tempfile, shutil, urllib), so that no line of ours names them.
+_BY_LIBRARIES = {"COLUMNS", "TMPDIR", "HTTP_PROXY", "HTTPS_PROXY"}
 
 
 @cache
