@@ -28,7 +28,7 @@ from powerprof.tracing.bpf.loaded import LoadedProgram
 # A host that has them is asked by them for its meters; one test's host is as good as another's without.
 _METERS = {"turbostat", "powertop", "perf", "ipmitool", "ipmi-dcmi"}
 # None of these command lines has anything to wait for.
-PATIENCE_S = 4
+PATIENCE_S = 20
 
 
 class Began(BaseException):
