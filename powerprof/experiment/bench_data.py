@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from powerprof.database import sql
 from powerprof.database import topology as routing
+from powerprof.model.text import plural
 from powerprof.system import signals
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.outside_files import read_outside_text
@@ -62,8 +63,7 @@ def plan_text(row: Mapping[str, Any]) -> str:
     if row.get("key"):
         words.append(f"on {row['key']}")
     rows = row.get("rows")
-    count = f", {int(rows):,} rows" if rows is not None else ""
-    return " ".join(words) + count
+    return " ".join(words) + (f", {plural(int(rows), 'row')}" if rows is not None else "")
 
 
 def read_counters(connection: Sql) -> dict[str, int]:

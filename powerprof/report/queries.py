@@ -105,7 +105,7 @@ def plan_text(plan: Sequence[QueryPlanStep]) -> str:
     return "; ".join(
         (f"{step.table} {step.access or '?'}" if step.table else "no table")
         + (f" on {step.key}" if step.key else "")
-        + (f", {step.rows_count:,} rows" if step.rows_count is not None else "")
+        + (f", {text.plural(step.rows_count, 'row')}" if step.rows_count is not None else "")
         + (f" ({step.extra})" if step.extra else "")
         for step in plan
     )

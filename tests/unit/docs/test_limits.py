@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from powerprof.attribution import capture, deep_what_if
@@ -60,6 +62,13 @@ def _word(number: float) -> str:
 
 def _default(command: str, name: str) -> object:
     return next(one.default for one in commands()[command].options if one.name == name)
+
+
+def _pythons() -> list[str]:
+    """Return the releases of Python that the package names."""
+    return re.findall(
+        r'"Programming Language :: Python :: (3\.\d+)"', (REPOSITORY / "pyproject.toml").read_text("utf-8")
+    )
 
 
 # Page, phrase. A phrase is compared without line ends.
@@ -133,6 +142,7 @@ PHRASES = [
     ("reference/diagnose.md", f"Autovacuum: {_word(rules_processes._AUTOVACUUM_HZ)} starts/s or more"),
     ("reference/diagnose.md", "uses at most a fifth of a CPU" if process_starts._MAX_SHARE == 0.2 else ""),
     ("reference/diagnose.md", f"as root the CPU time of statements for {statement_window.WINDOW_S:g} s"),
+    ("support.md", f"runs on Linux with Python {_pythons()[0]} to {_pythons()[-1]}"),
     ("reference/environment.md", f"less than {runs._NEEDED_BYTES >> 20} MiB free"),
     ("reference/environment.md", f"less than {preparation._SERVER_BYTES >> 20} MiB in `$TMPDIR`"),
     ("reference/environment.md", f"below {open_files._NEEDED} open files and {open_files._NEEDED_PER_CPU} per CPU"),
