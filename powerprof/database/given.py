@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import getpass
-import math
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -18,7 +17,7 @@ from powerprof.database.option_files import OptionValue, read_options
 from powerprof.database.products import product_of_family
 from powerprof.database.server_process import find_server_pid
 from powerprof.database.wire import read_connection_listener
-from powerprof.measure.target_life import TargetLife
+from powerprof.measure.target_life import LOOK_S, TargetLife
 from powerprof.model.identities import Family
 from powerprof.system.caller import caller, is_delegated
 from powerprof.system.errors import PowerprofError, UsageError
@@ -146,11 +145,13 @@ class GivenServer:
     private = False
     namespaces: tuple[int, ...] = ()
 
-    def __init__(self, login: Login) -> None:
-        self.login = login
+    def __init__(self, login: Login, look_s: float = LOOK_S) -> None:
+        """Look within windows every `look_s` seconds whether it was stopped. Each look wakes a CPU."""
+        self.login, self._look_s = login, look_s
         self.pid: int | None = None
         """Its process; None if it runs on another host or cannot be found."""
-        self._life: TargetLife | None = None
+        self.life: TargetLife | None = None
+        """The part of a window that ends it if the server ends or stops; None without a process on this host."""
         self.version = ""
         """Product and version, such as `MariaDB 10.11.19`."""
 
@@ -164,13 +165,12 @@ class GivenServer:
                 self.login = self.login.for_process(self.pid)
         self.version = version
         if self.pid is not None:
-            # Checked after each window: a look in a window would wake a CPU.
-            self._life = TargetLife(Target((self.pid,), label_of(self.pid)), math.inf)
+            self.life = TargetLife(Target((self.pid,), label_of(self.pid)), self._look_s)
         return self
 
     def __exit__(self, *raised: object) -> None:
-        if self._life is not None:
-            self._life.__exit__(*raised)
+        if self.life is not None:
+            self.life.__exit__(*raised)
 
     @property
     def socket(self) -> Path | None:
@@ -183,8 +183,16 @@ class GivenServer:
         return self.login.port
 
     def connect(self, **options: Any) -> Sql:
-        """Return a control connection that the caller closes; `options` go to PyMySQL. Raise PowerprofError."""
-        return sql.connect(self.login, **options)
+        """Return a control connection that the caller closes; `options` go to PyMySQL.
+
+        Raise TargetEndedError if the server has ended or was stopped, and PowerprofError.
+        """
+        try:
+            return sql.connect(self.login, **options)
+        except PowerprofError:
+            if self.life is not None:
+                self.life.check()
+            raise
 
     def list_processes(self) -> Sequence[int]:
         """Return its present processes; empty if it runs on another host or cannot be found."""
@@ -207,10 +215,10 @@ class GivenServer:
 
     def check(self) -> None:
         """Raise PowerprofError if it has ended or was stopped, or on another host, if it accepts no connection."""
-        if self._life is None:
+        if self.life is None:
             self.connect().close()
         else:
-            self._life.check()
+            self.life.check()
 
 
 def given_server(

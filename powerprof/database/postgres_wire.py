@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from powerprof.database.base import Limits, Login, StatementError
-from powerprof.database.wire import connect_socket
+from powerprof.database.wire import LOOK_S, connect_socket, explain_silence
 from powerprof.model.identities import Family
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, reason_of
@@ -202,9 +202,12 @@ class PostgresConnection(Closeable):
             if state == pq.PollingStatus.FAILED:
                 break
             try:
-                served = relay.pass_on(end_s - time.monotonic() if state == pq.PollingStatus.READING else 0.0)
+                left_s = min(LOOK_S, end_s - time.monotonic())
+                served = relay.pass_on(left_s if state == pq.PollingStatus.READING else 0.0)
             except _TooLargeError:
                 raise self._unreachable(f"its answer is larger than {self._most}") from None
+            if not served and (reason := explain_silence(self._login.pid)) is not None:
+                raise self._unreachable(reason)
             if not served and time.monotonic() >= end_s:
                 raise self._unreachable("it does not answer")
         reason, hint = _clean_message(handle.error_message), "does it run, and let this account in?"
@@ -307,13 +310,16 @@ class PostgresConnection(Closeable):
         """Return the next result. The wait returns to Python now and then, so that signals are handled."""
         while handle.flush() or handle.is_busy():
             try:
-                is_served = relay.pass_on(end_s - time.monotonic())
+                is_served = relay.pass_on(min(LOOK_S, end_s - time.monotonic()))
             except _TooLargeError:
                 self.close()
                 raise StatementError(f"the server's answer is larger than {self._most}", None, 0) from None
-            if not is_served:
+            reason = None if is_served else explain_silence(self._login.pid)
+            if not is_served and reason is None and time.monotonic() >= end_s:
+                reason = f"the server did not answer in {self.patience_s:g} s"
+            if reason is not None:
                 self.close()
-                raise StatementError(f"the server did not answer in {self.patience_s:g} s", _LOG, 0)
+                raise StatementError(reason, _LOG, 0)
             handle.consume_input()
         return handle.get_result()
 

@@ -34,7 +34,7 @@ from powerprof.system.errors import reason_of
 from powerprof.system.files import try_text
 from powerprof.system.foreign_text import whole
 from powerprof.system.reader_process import account_ids, process_of, shared
-from powerprof.system.tasks import parent_of
+from powerprof.system.tasks import is_stopped, parent_of
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql
@@ -87,6 +87,11 @@ def connect_socket(path: Path, account: HostUser | None, pid: int | None, patien
     return channel
 
 
+def explain_silence(pid: int | None) -> str | None:
+    """Return the reason if the process of a server does not answer because it was stopped."""
+    return "the server was stopped by a signal or a debugger" if pid is not None and is_stopped(pid) else None
+
+
 def read_process_account(pid: int) -> int | None:
     """Return the account with which a process opens sockets and files (fsuid); None if it has ended."""
     uids = account_ids(pid)
@@ -128,6 +133,8 @@ def _list_forms(address: tuple[str, int]) -> list[str]:
 
 _AUTH: Any = _auth
 _CHUNK_BYTES = 64 << 10
+# A silent server is looked at this often: a stopped one never answers.
+LOOK_S = 1.0
 _MAX_COLUMNS = 4096  # MySQL and MariaDB allow no more in a table
 _CA_ADVICE = "put ssl-ca of the server into --defaults-file, or use an account of another plugin"
 
@@ -278,11 +285,13 @@ class BoundedConnection(_Connection):  # type: ignore[misc]
         left_s = self._until_s - began_s
         if left_s <= 0 or self._sock is None:
             self._refuse(CR.CR_SERVER_LOST, f"the server did not answer in {self._describe_limit()}")
-        self._sock.settimeout(left_s)
+        self._sock.settimeout(min(left_s, LOOK_S))
         self._current_timeout = left_s
         try:
             part = self._sock.recv(_CHUNK_BYTES)
         except TimeoutError:
+            if (reason := explain_silence(self._listener)) is not None:
+                self._refuse(CR.CR_SERVER_LOST, reason)
             return
         except OSError as error:
             self._refuse(CR.CR_SERVER_LOST, f"the connection to the server broke ({reason_of(error)})")

@@ -59,7 +59,9 @@ class Apparatus(msgspec.Struct):
         """Return a meter of windows with separate CPU time of servers, clients and powerprof."""
         groups = {"server": list(servers), "client": list(clients), "powerprof": [os.getpid()]}
         wanted = {name: pids for name, pids in groups.items() if pids}
-        return WindowMeter(meters=self.meters, groups=wanted, residency_source=self.options.residency_source)
+        return WindowMeter(
+            meters=self.meters, groups=wanted, residency_source=self.options.residency_source, life=self.bench.life
+        )
 
     def baseline(self, what: str) -> Iterator[Window]:
         """Measure windows with running servers and no queries."""

@@ -13,12 +13,14 @@ import msgspec
 
 from powerprof.database import sandbox, sql
 from powerprof.database.base import Login
+from powerprof.database.given import GivenServer
 from powerprof.database.readers import ReadOnlyAccount
 from powerprof.experiment import bench_data
 from powerprof.experiment.bench_options import BenchOptions, check_supported
 from powerprof.experiment.bench_settings import GivenSettings, NoSettings, PrivateSettings, ServerSettings
 from powerprof.experiment.host_settings import ConditionHost, plan_host_settings
 from powerprof.experiment.load import Context
+from powerprof.measure.window import wait_and_read
 from powerprof.model.text import Say
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from powerprof.database.base import Server, Sql
     from powerprof.database.private_server import PrivateServer
     from powerprof.database.runtree import RunTree
+    from powerprof.measure.target_life import TargetLife
 
 
 _SPARE_CONNECTIONS = 8
@@ -461,6 +464,19 @@ class Bench(Closeable):
     def server(self, case: Case) -> Server:
         """Return the server of this condition."""
         return self._node(case).server
+
+    @property
+    def life(self) -> TargetLife | None:
+        """The life of the given server; None for private servers and for one on another host."""
+        given = self._options.given
+        return given.life if isinstance(given, GivenServer) else None
+
+    def wait(self, seconds: float) -> None:
+        """Wait. Raise TargetEndedError if a given server ends or stops meanwhile."""
+        life = self.life
+        wait_and_read([] if life is None else [life], seconds)
+        if life is not None:
+            life.check()
 
     @property
     def server_pids(self) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ Every phase is measured in repeated windows without tracing. One more traced win
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -251,7 +252,9 @@ class IdleExperiment:
         measured = _Measured(name)
         self._measured.append(measured)
         try:
-            with WindowMeter(meters=self._meters, groups=groups, residency_source=plan.residency_source) as meter:
+            life = server.life if isinstance(server, GivenServer) else None
+            source = plan.residency_source
+            with WindowMeter(meters=self._meters, groups=groups, residency_source=source, life=life) as meter:
                 if self._load is not None:
                     self._load.restart()
 
@@ -336,7 +339,8 @@ def _server(plan: IdlePlan) -> Callable[[], AbstractContextManager[Server]]:
         login = build_login(plan.server_url, plan.socket, plan.defaults_file)
         if plan.clients:
             connections.raise_open_files(plan.clients)
-        return lambda: GivenServer(login)
+        # A look would be a wake-up of an idle host: a stop is seen after each window, an end at once.
+        return lambda: GivenServer(login, math.inf)
     build = plan.server_build or products.find_program("mysql", plan.server_binary)
     account = find_server_account()
     connections.check_threads(plan.clients, server_uid=account[0] if account else os.geteuid())

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from powerprof.database import sandbox
 from powerprof.database.base import Login, Server
 from powerprof.database.sandbox import Sandbox
+from powerprof.measure.target_life import LOOK_S
 from powerprof.system import programs
 from powerprof.system.errors import Retryable
 from powerprof.system.folders import Folder, set_owner, write_all
@@ -94,6 +95,12 @@ class Context(msgspec.Struct, frozen=True):
         )
 
 
+def look_at_server(server: Server) -> None:
+    """Raise TargetEndedError if a given server of this host has ended or was stopped: its clients would wait long."""
+    if not server.private and server.pid is not None:
+        server.check()
+
+
 class LoadResult(msgspec.Struct, frozen=True):
     """The client's report. Latencies include the time in the queue; None if unknown.
 
@@ -161,6 +168,7 @@ class ProcessLoad:
     ) -> None:
         self._name, self._family = Path(argv[0]).name, context.login.family
         self._parse = parse
+        self._server = context.server
         # The file has no name, so a link cannot redirect its reader.
         self._output = tempfile.TemporaryFile(dir=context.directory)  # noqa: SIM115 - as long as the load
         self._cpu_s: float | None = None  # known at its end
@@ -208,9 +216,14 @@ class ProcessLoad:
         return replace(self._parse(text, elapsed_s), client_cpu_s=self._cpu_s)
 
     def _has_ended(self, timeout_s: float) -> bool:
-        """Wait for its end for up to `timeout_s` seconds, and keep its CPU time."""
-        if self._process.returncode is None:
-            self._cpu_s = programs.wait_for_cost(self._process, timeout_s)
+        """Wait for its end for up to `timeout_s` seconds, and keep its CPU time. Raise TargetEndedError."""
+        end_s = time.monotonic() + timeout_s
+        while self._process.returncode is None:
+            left_s = end_s - time.monotonic()
+            self._cpu_s = programs.wait_for_cost(self._process, max(0.0, min(left_s, LOOK_S)))
+            if left_s <= LOOK_S:
+                break
+            look_at_server(self._server)
         return self._process.returncode is not None
 
     def kill(self) -> None:

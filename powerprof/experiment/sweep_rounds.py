@@ -31,7 +31,6 @@ from powerprof.experiment.system_metrics import split_cpu_time
 from powerprof.experiment.traced import trace_condition
 from powerprof.measure.progress import Countdown, announce, join_parts
 from powerprof.measure.target_life import raise_ended
-from powerprof.measure.window import wait_and_read
 from powerprof.model.metrics import unit_of
 from powerprof.model.records import Figures, Note, ServerInfo, Window, ended_by_signal
 from powerprof.model.system_activity import OsRates
@@ -109,7 +108,7 @@ def measure_rounds(
     values, shared = list(cases), baseline is None and bench.shared(list(cases.values()))
     start_s = _READY_S if starts.are_repeated else _settle_s(cases, shared=shared)
     announce(say, f"letting {'the server' if shared else f'{len(cases)} servers'} settle", start_s)
-    wait_and_read((), start_s)
+    bench.wait(start_s)
     each_s, done = options.window_s + AROUND_S + starts.seconds, 0
     progress = Countdown(say, each_s * _count_missing(gathered, options.pairs))
     for number, order in enumerate(round_order(len(values), options.pairs, options.seed)):

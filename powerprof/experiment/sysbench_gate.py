@@ -30,8 +30,9 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from powerprof.experiment.load import Context, LoadFailed, LoadOrder, LoadResult, ProcessLoad
+from powerprof.experiment.load import Context, LoadFailed, LoadOrder, LoadResult, ProcessLoad, look_at_server
 from powerprof.experiment.sysbench import build_command_line, find_percentile, write_config
+from powerprof.measure.target_life import LOOK_S
 from powerprof.measure.window import wait_and_read
 from powerprof.system import program_search
 from powerprof.system.closeable import Closeable
@@ -103,7 +104,7 @@ class GatedLoad(Closeable):
         program = program_search.need("sysbench", "sysbench")
         size = _GATE_BYTES + load.clients * _CLIENT.itemsize
         path = context.file("gate", bytes(size))
-        self._turn = 0
+        self._turn, self._server = 0, context.server
         self._memory = _map_file(path, size)
         self._gate: NDArray[np.uint32] = np.frombuffer(self._memory, np.uint32, 1)
         self._clients: NDArray[Any] = np.frombuffer(self._memory, _CLIENT, load.clients, _GATE_BYTES)
@@ -124,6 +125,10 @@ class GatedLoad(Closeable):
     @property
     def pids(self) -> Sequence[int]:
         return self._process.pids
+
+    def look(self) -> None:
+        """Raise TargetEndedError if a given server has ended or was stopped."""
+        look_at_server(self._server)
 
     def alive(self) -> bool:
         return self._process.alive()
@@ -152,13 +157,16 @@ class GatedLoad(Closeable):
         _LIBC.syscall(_SYS_FUTEX[platform.machine()], ctypes.c_void_p(address), _FUTEX_WAKE, 2**31 - 1, None, None, 0)
 
     def _wait_for(self, done: Callable[[], bool], patience_s: float, what: str) -> None:
-        deadline_s = time.monotonic() + patience_s
+        deadline_s, look_s = time.monotonic() + patience_s, time.monotonic() + LOOK_S
         while not done():
             failed = self._clients["failed"].any()
             if failed:
                 self._turn_to(_OVER)
             if failed or not self._process.alive():
                 self._process.finish(_END_S)  # raises with sysbench's output
+            if time.monotonic() > look_s:
+                self.look()
+                look_s += LOOK_S
             if time.monotonic() > deadline_s:
                 raise LoadFailed(f"sysbench {what} in {patience_s:.0f} s")
             time.sleep(_POLL_S)
@@ -194,8 +202,10 @@ class OpenGate:
 
     def finish(self, timeout_s: float) -> LoadResult:
         """Wait until its time is over and the last statement is answered. Raise LoadFailed."""
-        wait_and_read((), self._until_s - time.monotonic())
         try:
+            while (left_s := self._until_s - time.monotonic()) > 0:
+                self._load.look()
+                wait_and_read((), min(LOOK_S, left_s))
             self._load.shut(timeout_s)
             return replace(self._load.tally().since(self._start), elapsed_s=time.monotonic() - self._start_s)
         finally:

@@ -18,6 +18,7 @@ from powerprof.measure.cpuidle import online_cpus
 from powerprof.measure.pstates import PerfClocks
 from powerprof.measure.residency import merge_notes, note_unknown_cpus
 from powerprof.measure.residency_sources import open_source
+from powerprof.measure.target_life import TargetLife, raise_ended
 from powerprof.measure.window import EnergySampler, Meters, OpenWindow, PassedWindow, WindowPart, run_window
 from powerprof.model.records import Window
 from powerprof.model.text import Say
@@ -44,7 +45,8 @@ class WindowInterrupted(Interrupted):
 class WindowMeter(Closeable, WindowPart):
     """Measures windows over the same open counters. A context manager.
 
-    `groups` names sets of processes to account. `parts` are this meter and its energy meters, for a runner.
+    `groups` names sets of processes to account. `life` is that of the target. `parts` are this meter, its energy meters
+    and the life, for a runner.
     """
 
     def __init__(
@@ -53,9 +55,10 @@ class WindowMeter(Closeable, WindowPart):
         meters: Meters | None = None,
         groups: Mapping[str, Iterable[int]] | None = None,
         residency_source: str = "cpuidle",
+        life: TargetLife | None = None,
     ) -> None:
         self._meters = EnergySampler(meters)
-        self.parts: tuple[WindowPart, ...] = (self._meters, self)
+        self.parts: tuple[WindowPart, ...] = (self._meters, self, *([] if life is None else [life]))
         self._processes = procfs.ProcessTimes(groups or {})
         self._source = open_source(residency_source)
         self._announced_s: float | None = None
@@ -135,13 +138,21 @@ class WindowMeter(Closeable, WindowPart):
         self.running = OpenWindow(*self.parts)
 
     def close_window(self) -> Window:
-        """End the window and return it. Raise PowerprofError for an unreadable counter."""
-        return self.collect(self.running.end())
+        """End the window and return it. Raise PowerprofError for an unreadable counter or if the target ended."""
+        passed = self.running.end()
+        if passed.ended is not None:
+            raise_ended(passed.ended)
+        return self.collect(passed)
 
     def measure(self, duration_s: float) -> Window:
-        """Return one window of `duration_s`. Raise WindowInterrupted, or Interrupted without a usable part."""
+        """Return one window of `duration_s`.
+
+        Raise WindowInterrupted, Interrupted without a usable part, or TargetEndedError.
+        """
         self._announced_s = duration_s
         passed = run_window(duration_s, *self.parts)
+        if passed.interrupted is None and passed.ended is not None:
+            raise_ended(passed.ended)
         try:
             window = self.collect(passed)
         except PowerprofError as error:

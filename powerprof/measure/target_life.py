@@ -167,6 +167,7 @@ class TargetLife(Closeable, WindowPart):
 
     def end(self) -> None:
         self.read()
+        self._began_s = None
 
     def _look(self) -> tuple[EndOfTarget, str, int] | None:
         if self._target.cgroup is not None:

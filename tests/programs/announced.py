@@ -53,10 +53,10 @@ class Announced:
         self._said += data
         return bool(data)
 
-    def until_window(self, patience_s: float = 90.0) -> float:
+    def until_window(self, patience_s: float = 90.0, pattern: re.Pattern[bytes] = _WINDOW) -> float:
         """Wait for the announcement of its window, or the first line of its output; the time of it (monotonic)."""
         until_s = time.monotonic() + patience_s
-        while not _WINDOW.search(self._said) and self._out.count(b"\n") < 2:
+        while not pattern.search(self._said) and self._out.count(b"\n") < 2:
             assert self._listen(0.02), self._said
             assert time.monotonic() < until_s, self._said
         return time.monotonic()
