@@ -7,7 +7,7 @@ stacks are the slices' shares of these totals.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -15,10 +15,9 @@ from msgspec.structs import replace
 from powerprof.attribution.capture import Capture
 from powerprof.model.attribution import Slicing
 from powerprof.statistics.slices import Estimate, SlicedCounts, bound_of_unseen
-from powerprof.tracing.bpf.shared_numbers import RunKind
 from powerprof.tracing.captures import Array
-from powerprof.tracing.idle_data import RUN_TIME, SUMS, RunTimes
-from powerprof.tracing.slices import SLICE_COUNT, SlicedTrace, TracedSlice
+from powerprof.tracing.idle_data import SUMS
+from powerprof.tracing.slices import SLICE_COUNT, SlicedTrace
 
 
 def _count_by_slice(data: bytes, entries: int, slices: int) -> Array:
@@ -89,37 +88,3 @@ def _whole_count(sliced: SlicedTrace) -> float | None:
     if sliced.whole_count is None or len(known) < len(counted) or not sum(known):
         return None
     return sliced.whole_count * sum(part.exits_count for part in sliced.slices) / sum(known)
-
-
-def scale_run_times(
-    parts: Sequence[RunTimes], slices: Sequence[TracedSlice], used_s: float | None, pids: Collection[int] | None
-) -> RunTimes:
-    """Return the running time of the whole window.
-
-    `used_s`: the target's CPU time by the kernel's clock, which its threads add up to. `pids`: the target's processes,
-    None for the whole system.
-    """
-    threads = np.concatenate([part.threads for part in parts])
-    unseen = np.concatenate([np.full(len(part.threads), slices[at].weight - 1.0) for at, part in enumerate(parts)])
-    extra = np.array([part.weight - 1.0 for part in slices])
-    others, target = np.array([part.others_ns for part in parts]), np.array([part.target_ns for part in parts])
-    if pids is None:
-        of_target = np.ones(len(threads), dtype=bool)
-    else:
-        of_target = (threads["kind"] == RunKind.TARGET) | np.isin(threads["pid"], list(pids))
-    others_ns, target_ns = float(others.sum() + extra @ others), float(target.sum() + extra @ target)
-    seen_ns = float(threads["ns"][of_target].sum() + target.sum())
-    expected_ns = float(unseen[of_target] @ threads["ns"][of_target] + extra @ target)
-    scale = 1.0
-    if used_s is not None and expected_ns > 0:
-        scale = max(0.0, 1e9 * used_s - seen_ns) / expected_ns
-        target_ns = float(target.sum() + scale * (extra @ target))
-    whole_ns = threads["ns"] * (1.0 + np.where(of_target, scale, 1.0) * unseen)
-    sums: dict[tuple[int, int, int], float] = {}
-    who = zip(threads["tid"].tolist(), threads["pid"].tolist(), threads["kind"].tolist(), strict=True)
-    for key, ns in zip(who, whole_ns.tolist(), strict=True):
-        sums[key] = sums.get(key, 0.0) + ns
-    ran = np.zeros(len(sums), dtype=RUN_TIME)
-    for number, ((tid, pid, kind), ns) in enumerate(sums.items()):
-        ran[number] = (tid, pid, round(ns), kind)
-    return RunTimes(ran, round(others_ns), round(target_ns))

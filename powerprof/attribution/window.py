@@ -16,7 +16,6 @@ from powerprof import __version__
 from powerprof.attribution.capture import Capture, IdleCpu
 from powerprof.attribution.causes import LookUp
 from powerprof.attribution.requests import AttributeRequest, ReadThreadNames, complete_thread_names, read_names_after
-from powerprof.attribution.slices import scale_run_times
 from powerprof.energy.total import host_energy
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.cpuidle import read_packages
@@ -43,7 +42,7 @@ from powerprof.tracing.idle_data import DRIVERLESS_STATES, RunTimes, SiteWakings
 from powerprof.tracing.idle_program import EarlyLoad
 from powerprof.tracing.idle_stacks import StackTrace
 from powerprof.tracing.kernel_symbols import read_interrupt_names
-from powerprof.tracing.slices import UseClock
+from powerprof.tracing.slices import UseClock, scale_run_times
 
 # CPU time of a control group that may be missing because of the window's edges alone.
 _UNSEEN_NS, _UNSEEN_SHARE = 20_000_000, 0.05

@@ -16,7 +16,7 @@ from typing import ClassVar
 import msgspec
 
 from powerprof.cli.meter_options import EnergyOptions
-from powerprof.cli.options import CommandOptions
+from powerprof.cli.options import CommandOptions, cost_bound, max_cost
 from powerprof.cli.parameters import Mode, flag, group, option, program_value, whole_number
 from powerprof.cli.targets import MonitorOptions, interval
 from powerprof.cli.terminal import print_progress, print_text
@@ -55,6 +55,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     MODES: ClassVar[tuple[Mode, ...]] = (Mode(words=("--print",), allows=()),)
 
     watched: ExporterOptions = group(ExporterOptions)
+    max_cost: float | None = max_cost("this host")
     energy: EnergyOptions = group(EnergyOptions)
     listen: str = option("--listen", "ADDRESS", "Address: HOST:PORT, [V6]:PORT or unix:PATH.", default="127.0.0.1:9477")
     web_config: Path | None = option(
@@ -91,6 +92,7 @@ def command(options: Options) -> None:
         top=series.top,
         per_cpu=None if series.per_cpu == "auto" else series.per_cpu == "yes",
         statements=series.statements,
+        max_cost=cost_bound(options.max_cost),
     )
     try:
         exporter.export_metrics(plan, lambda text: print_progress(text, options.quiet), RecentProfiles())

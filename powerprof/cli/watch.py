@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from powerprof.cli.meter_options import EnergyOptions
-from powerprof.cli.options import CommandOptions
+from powerprof.cli.options import CommandOptions, cost_bound, max_cost
 from powerprof.cli.parameters import flag, group, program_value, whole_number
 from powerprof.cli.targets import MonitorOptions
 from powerprof.cli.terminal import print_progress
@@ -31,6 +31,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
 
     watched: MonitorOptions = group(MonitorOptions)
     system: bool = flag("--system", "All processes of this host.")
+    max_cost: float | None = max_cost("the target")
     energy: EnergyOptions = group(EnergyOptions)
     plain: bool = flag("--plain", "Print one line per interval.")
     json_lines: bool = flag("--json-lines", "Print one JSON document per interval.", excludes=("--plain",))
@@ -64,6 +65,7 @@ def command(options: Options) -> None:
         ask_every_s=watched.ask_every,
         accounts=tuple(watched.defaults_file or ()),
         keep_newest=True,
+        max_cost=cost_bound(options.max_cost),
         target_statements=True,
     )
     with HostMonitor(plan, print_progress) as monitor:

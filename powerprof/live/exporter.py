@@ -47,6 +47,7 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
     stale_s: float = 300.0
     per_cpu: bool | None = None
     statements: str | None = None
+    max_cost: float | None = None
 
 
 def export_metrics(plan: ExportPlan, say: Say, profiles: Profiles | None = None) -> None:
@@ -79,6 +80,8 @@ def export_metrics(plan: ExportPlan, say: Say, profiles: Profiles | None = None)
             ask_every_s=plan.ask_every_s,
             accounts=plan.accounts,
             statements=plan.statements,
+            max_cost=plan.max_cost,
+            bounds_by_host=True,
         ),
         lambda text: None,
     )

@@ -173,6 +173,8 @@ class LiveInterval(msgspec.Struct, frozen=True, kw_only=True):
         target: The name of the watched processes; empty for the whole host.
         target_percent: CPU use of the target, in percent of one CPU; None if it is unknown.
         ended: The end, stop or change of the target in the interval.
+    `traced_percent`: the traced part of the interval; below 100, `rows` are estimates. `max_cost_percent`: the bound of
+    the cost of tracing.
     """
 
     ended_at: str
@@ -195,6 +197,8 @@ class LiveInterval(msgspec.Struct, frozen=True, kw_only=True):
     lost_stacks_count: int = 0
     unknown_count: int = 0
     balance_error: float | None = None
+    traced_percent: float = 100.0
+    max_cost_percent: float | None = None
     stacks_complete_percent: float | None = None
     suspended_s: float = 0.0
     servers: tuple[ServerState, ...] = ()

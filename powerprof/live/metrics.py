@@ -290,6 +290,8 @@ class Totals(msgspec.Struct):
     own_wakeups_count: int = 0
     own_memory_bytes: int | None = None
     balance_error: float | None = None
+    traced_percent: float = 100.0
+    max_cost_percent: float | None = None
     stacks_complete_percent: float | None = None
     cpus: int = 0
 
@@ -305,6 +307,7 @@ class Totals(msgspec.Struct):
         self.own_wakeups_count += interval.own.wakeups_count
         self.own_memory_bytes = interval.own.memory_bytes
         self.balance_error = interval.balance_error
+        self.traced_percent, self.max_cost_percent = interval.traced_percent, interval.max_cost_percent
         self.stacks_complete_percent = interval.stacks_complete_percent
         self.cpus = interval.cpus
         for (cpu, state), seconds in interval.idle_s.items():
@@ -500,11 +503,7 @@ def _list_counters(totals: Totals) -> Iterator[Metric]:
             totals.suspended_s,
         ),
         ("powerprof_tool_cpu_seconds", "CPU time of powerprof itself.", totals.own_cpu_s),
-        (
-            "powerprof_tool_bpf_seconds",
-            "CPU time of powerprof's BPF programs, estimated after a few intervals.",
-            totals.own_bpf_s,
-        ),
+        ("powerprof_tool_bpf_seconds", "CPU time in powerprof's BPF programs and to enter them.", totals.own_bpf_s),
         ("powerprof_tool_wakeups", "Idle exits that powerprof itself caused.", totals.own_wakeups_count),
     ):
         yield _build_counter(name, help_text, (), {(): float(value)})
@@ -578,9 +577,12 @@ def _list_gauges(totals: Totals) -> Iterator[Metric]:
         yield from _list_statement_gauges(totals.statements)
     meters = {key: float(value) for key, value in totals.meters.items()}
     yield _gauge("powerprof_meter_up", "Whether a meter gave a figure.", ("source", "domain"), meters)
-    percent = totals.stacks_complete_percent
+    percent, traced_ratio = totals.stacks_complete_percent, totals.traced_percent / 100.0
     complete_ratio = None if percent is None else percent / 100.0
+    bound_ratio = None if totals.max_cost_percent is None else totals.max_cost_percent / 100.0
     single: list[tuple[str, str, float | None]] = [
+        ("powerprof_traced_ratio", "Traced share of the interval; below 1, causes are estimates.", traced_ratio),
+        ("powerprof_tool_max_cost_ratio", "Bound of the cost of tracing, of the CPU time in use.", bound_ratio),
         ("powerprof_balance_error_ratio", "Difference between the trace and the kernel's count.", totals.balance_error),
         ("powerprof_stacks_complete_ratio", "Share of complete stacks.", complete_ratio),
         ("powerprof_tool_resident_bytes", "Memory of powerprof itself.", totals.own_memory_bytes),

@@ -36,9 +36,9 @@ from powerprof.live.servers import ASK_EVERY_S, WatchedServers
 from powerprof.live.statements import ServedServer
 from powerprof.measure.clock import SuspendClock, format_now, kernel_ns
 from powerprof.measure.cpuidle import online_cpus
-from powerprof.measure.procfs import process_cpu_ns, read_stat, reaped_cpu_ns
+from powerprof.measure.procfs import process_cpu_ns, reaped_cpu_ns
 from powerprof.measure.target_life import TargetEndedError, TargetLife
-from powerprof.measure.window import EnergySampler, wait_and_read
+from powerprof.measure.window import EnergySampler, WindowPart, wait_and_read
 from powerprof.model.attribution import Attribution
 from powerprof.model.records import Ended
 from powerprof.model.text import Say
@@ -52,11 +52,13 @@ from powerprof.system.server_names import is_server_program
 from powerprof.system.targets import Target, refresh_target
 from powerprof.system.tasks import Task, has_ended, look_up
 from powerprof.tracing import monitor
-from powerprof.tracing.bpf.loaded import LoadedProgram
+from powerprof.tracing.bpf.cost_meter import CostMeter, EventCounter
 from powerprof.tracing.bpf.shared_numbers import StackKind
+from powerprof.tracing.budget import Budget
 from powerprof.tracing.idle import TracedWindow, trace_on_demand
 from powerprof.tracing.idle_stacks import StackTrace
 from powerprof.tracing.kernel_symbols import InterruptNames
+from powerprof.tracing.slices import Slicer, UseClock
 
 # glibc, include/malloc.h
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
@@ -67,10 +69,9 @@ _MAX_GROWTH_BYTES = 1 << 20
 BUSY_SHARE = 0.5
 # Processes with a smaller share of one CPU are not named.
 _MIN_CPU_SHARE = 0.002
-# The kernel reads the clock twice per run of a BPF program, which costs as much as the cheapest programs. Only
-# CAP_SYS_ADMIN may turn this on. So it is on for the first intervals, and the cost per context switch in the last of
-# them gives the estimate for later intervals.
-COUNTED_INTERVALS = 4
+# While tracing costs less than the bound, the cost is looked at in this interval. A storm is noticed at once, because
+# the kernel wakes the reader after some thousand idle exits.
+_LOOK_S = 5.0
 # Servers are queried early if the rate of idle exits changes by this factor and by more than the noise of a tick.
 _RATE_JUMP, _MIN_JUMP_HZ = 2.0, 15.0
 # The weight of a new rate in the usual rate.
@@ -209,40 +210,25 @@ def _read_cpu_s() -> float:
 
 
 class OwnCpuTime:
-    """The CPU time of powerprof and of its BPF programs per interval."""
+    """The CPU time of powerprof and of its programs, from one end of an interval to the next."""
 
-    def __init__(self, program: LoadedProgram) -> None:
-        """Turn on the kernel's run-time clock of BPF programs, before the privilege for it is dropped."""
-        self._program = program
-        program.count_run_time()
-        self.restart()
+    def __init__(self, meter: CostMeter) -> None:
+        self._meter = meter
 
     def restart(self) -> None:
         """Begin the first interval. Earlier CPU time does not count."""
-        self._cpu_s, self._switches = _read_cpu_s(), read_stat().context_switches_count
-        self._intervals_count, self._per_switch_s = 0, 0.0
+        self._meter.begin()
+        self._cpu_s, self._programs_s = _read_cpu_s(), 0.0
 
     def take_cpu_s(self) -> float:
         """Return the CPU seconds since the last call."""
         before_s, self._cpu_s = self._cpu_s, _read_cpu_s()
         return self._cpu_s - before_s
 
-    def take_bpf_s(self, counted_s: float | None, switches_count: int) -> float | None:
-        """Return the seconds in BPF programs in an interval: counted at first, estimated later.
-
-        `counted_s` is the kernel's count, None if it has none. `switches_count` is the host's context switches since
-        boot at the end of the interval.
-        """
-        if counted_s is None:
-            return None
-        switches, self._switches = switches_count - self._switches, switches_count
-        self._intervals_count += 1
-        if self._intervals_count > COUNTED_INTERVALS:
-            return self._per_switch_s * switches
-        self._per_switch_s = counted_s / max(1, switches)
-        if self._intervals_count == COUNTED_INTERVALS:
-            self._program.stop_counting()
-        return counted_s
+    def take_programs_s(self) -> float | None:
+        """Return the seconds in programs and to enter them since the last call; None if the kernel reports no time."""
+        before_s, self._programs_s = self._programs_s, self._meter.spent().whole_s
+        return self._programs_s - before_s if self._meter.is_known else None
 
 
 class MonitorPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,6 +241,8 @@ class MonitorPlan(msgspec.Struct, frozen=True, kw_only=True):
         keep_newest: Whether `HostMonitor.newest` is called, and intervals have the CPU time of processes.
         statements: A server whose statements are measured: a process id or name, or a socket path.
         target_statements: Whether the statements of a server that is the target are measured, if this host allows it.
+        max_cost: The bound of the cost of tracing, as a share of CPU time (`tracing.budget`); None: no bound.
+        bounds_by_host: Whether that is the CPU time of the host, and not of the target.
     """
 
     target: Target
@@ -267,6 +255,8 @@ class MonitorPlan(msgspec.Struct, frozen=True, kw_only=True):
     keep_newest: bool = False
     statements: str | None = None
     target_statements: bool = False
+    max_cost: float | None = None
+    bounds_by_host: bool = False
 
 
 class HostMonitor(Closeable):
@@ -304,7 +294,10 @@ class HostMonitor(Closeable):
         self._looks.members.require_one()
         self._life = TargetLife(plan.target, math.inf)
         stack.callback(self._stop_watching)
-        self._own = OwnCpuTime(self._tracer.program)
+        self._events = stack.enter_context(EventCounter())
+        self._meter = stack.enter_context(CostMeter(self._tracer.program, lambda: self._events.read()[0]))
+        self._own = OwnCpuTime(self._meter)
+        self._used = UseClock(replace(self._target, system=True) if plan.bounds_by_host else self._target)
         stack.callback(self._servers.close)
         self._served: ServedServer | None = None
         self._trouble = ""
@@ -321,10 +314,10 @@ class HostMonitor(Closeable):
         capabilities.drop_privileges(plan.settle)
         limit_heap()
         self._heap = HeapTrimmer()
-        self._start_tracing()
-        stack.callback(self._stop_tracing)
         # The time of loading counts in no interval.
         self._own.restart()
+        self._start_tracing()
+        stack.callback(self._stop_tracing)
         self._suspended.since_s()
         self._clock = IntervalClock(plan.interval_s, time.monotonic())
         self._busy = BusyProcesses() if plan.keep_newest else None
@@ -336,10 +329,31 @@ class HostMonitor(Closeable):
     def _start_tracing(self) -> None:
         """Trace the CPUs that are online now."""
         self._cpus, self._ahead_count = online_cpus(), 0
+        if not self._tracer.program.is_attached:
+            self._tracer.program.attach()
+            self._meter.resume()
         self._monitor = monitor.TraceMonitor(self._tracer).__enter__()
+        self._slicer = self._make_slicer()
+        self._slicer.begin()
         self._metered_s = time.monotonic()
         if self._energy.meters is not None:
             self._energy.meters.sample()
+
+    def _make_slicer(self) -> WindowPart:
+        if self._plan.max_cost is None:
+            return WindowPart()
+        self._tracer.report_storms()
+        return Slicer(
+            self._meter,
+            self._used.read_s,
+            lambda: self._events.read()[0],
+            Budget(self._plan.max_cost),
+            math.inf,
+            wake_descriptor=self._tracer.wake_descriptor,
+            start_slice=self._monitor.start_slice,
+            end_slice=self._monitor.end_slice,
+            look_s=_LOOK_S,
+        )
 
     def _stop_tracing(self) -> None:
         # A change of the CPUs replaces the monitor.
@@ -369,7 +383,7 @@ class HostMonitor(Closeable):
         now_s = time.monotonic()
         observers = (self._tracer, EnergySampler(self._energy.meters))
         self._life.begin()
-        wait_and_read((*observers, self._life), self._clock.next_end_s(now_s) - now_s)
+        wait_and_read((*observers, self._life, self._slicer), self._clock.next_end_s(now_s) - now_s)
         self._look_at_target()
         if self._served is not None:
             self._served.end()
@@ -378,7 +392,7 @@ class HostMonitor(Closeable):
         # Read the time before naming and blaming, which take up to a second if programs are new.
         ended_at = format_now(_compute_age_s(window))
         window = self._add_energy(window)
-        stacks = self._pending.add_earlier(self._looks.collect())
+        stacks = self._pending.add_earlier(_scale_wakings(self._looks.collect(), self._monitor.traced_share))
         sites = naming.rank_sites(window.trace.causes)
         self._naming_budget.earn(window.window_s)
         unnamed = self._list_unnamed(sites)
@@ -399,13 +413,21 @@ class HostMonitor(Closeable):
             processes={task.pid: task.process for task in capture.tasks if task.pid is not None},
             meters=self._choose_host_meters(record),
             own_cpu_s=self._own.take_cpu_s(),
-            own_bpf_s=self._own.take_bpf_s(window.trace.run_time_s, self._monitor.switches_count),
+            own_bpf_s=self._own.take_programs_s(),
             own_memory_bytes=memory_bytes,
             suspended_s=self._suspended.since_s(),
             ahead_count=self._ahead_count,
         )
         self._ahead_count = interval.ahead_count
-        interval = msgspec.structs.replace(interval, ended=self._end)
+        interval = msgspec.structs.replace(
+            interval,
+            ended=self._end,
+            traced_percent=100.0 * self._monitor.traced_share,
+            max_cost_percent=None if self._plan.max_cost is None else 100.0 * self._plan.max_cost,
+        )
+        if self._monitor.traced_share < 1.0:
+            # The trace was scaled to the kernel's count.
+            interval = msgspec.structs.replace(interval, balance_error=None)
         if self._busy is not None:
             share = None if interval.c0_percent is None else interval.c0_percent / 100.0
             interval = msgspec.structs.replace(interval, used=self._busy.measure(share, interval.window_s))
@@ -528,6 +550,8 @@ class HostMonitor(Closeable):
             self._target, self._is_gone = target, False
             self._watch(target.roots or target.pids)
             self._looks.members.follow(target)
+            if not self._plan.bounds_by_host:
+                self._used.follow(target)
             self._servers.restrict_to(target.pids)
             if self._served is not None and (server := _find_database_server(target)) is not None:
                 self._served.follow(str(server))
@@ -567,6 +591,14 @@ class HostMonitor(Closeable):
             self._usual_hz = hz
         else:
             self._usual_hz = hz if usual is None else usual + _RATE_WEIGHT * (hz - usual)
+
+
+def _scale_wakings(stacks: StackTrace, traced_share: float) -> StackTrace:
+    """Return the wakings of the whole interval, of which this share was traced."""
+    if traced_share == 1.0 or not traced_share:
+        return stacks
+    wakings = [replace(waking, count=round(waking.count / traced_share)) for waking in stacks.wakings]
+    return replace(stacks, wakings=wakings)
 
 
 def _find_database_server(target: Target) -> int | None:

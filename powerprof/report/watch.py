@@ -280,9 +280,14 @@ def own_cost(interval: LiveInterval) -> str:
     """Return the CPU time and the wake-ups of powerprof itself in the interval."""
     own, seconds = interval.own, interval.window_s
     percent = 100.0 * (own.cpu_s + (own.bpf_s or 0.0)) / seconds
-    return f"{text.number(percent, 1)} % of a CPU, {text.number(own.wakeups_count / seconds, 1)} wake-ups/s"
+    cost = f"{text.number(percent, 1)} % of a CPU, {text.number(own.wakeups_count / seconds, 1)} wake-ups/s"
+    if interval.traced_percent >= _ALL_TRACED:
+        return cost
+    return f"{cost}; traced {text.number(interval.traced_percent, 0)} % of the time"
 
 
+# A smaller part is printed.
+_ALL_TRACED = 99.5
 PLAIN_HEAD = f"{'time':<8} {'C0 %':>6} {'idle/s':>8} {'watts':>7} {'lost':>5} {'own %':>6}  most, /s"
 
 
@@ -360,6 +365,8 @@ def interval_document(interval: LiveInterval) -> dict[str, Any]:
         ],
         "lost_count": interval.lost_count,
         "unknown_count": interval.unknown_count,
+        "traced_percent": interval.traced_percent,
+        "max_cost_percent": interval.max_cost_percent,
         "balance_error_percent": None if interval.balance_error is None else 100.0 * interval.balance_error,
         "suspended_s": interval.suspended_s,
         "target": {

@@ -125,9 +125,12 @@ def runtime_notes(
     `images` are the images by pid.
     """
     pids: dict[str, tuple[str, int | None]] = {}
-    runtimes = {pid: runtime_of(image) for pid, image in images.items()}
+    # A monitor has the images of all programs that it has seen, and stacks of few.
+    runtimes: dict[int, Runtime | None] = {}
     for pid, frames in stacks:
-        key, is_missing = _classify(runtimes.get(pid) if pid is not None else None, list(frames))
+        if pid is not None and pid not in runtimes:
+            runtimes[pid] = runtime_of(images[pid]) if pid in images else None
+        key, is_missing = _classify(runtimes[pid] if pid is not None else None, list(frames))
         if key is not None and (is_missing or key not in pids):
             first = pids.get(key)
             pids[key] = first if first is not None and first[0] == "code" else ("code" if is_missing else "waits", pid)

@@ -98,9 +98,12 @@ class Stratum(msgspec.Struct, frozen=True):
 class SliceController:
     """Decides when to trace. The owner calls `look` at `next_look_s`, and `switched` after it attached or detached."""
 
-    def __init__(self, budget: Budget, seed: int, end_s: float = math.inf) -> None:
-        """Begin a window with tracing. `end_s`: its end."""
-        self._end_s = end_s
+    def __init__(self, budget: Budget, seed: int, end_s: float = math.inf, look_s: float = LOOK_S) -> None:
+        """Begin a window with tracing.
+
+        `end_s`: its end. `look_s`: the interval of looks while tracing costs less than the budget.
+        """
+        self._end_s, self._look_s = end_s, look_s
         self._budget, self._random = budget, random.Random(seed)  # noqa: S311  a sample
         self._readings: deque[Reading] = deque([Reading(0.0, 0.0, 0.0, 0.0, 0.0)])
         self._switch_costs_s = {True: _SWITCH_COST_S / 2, False: _SWITCH_COST_S / 2}
@@ -195,7 +198,7 @@ class SliceController:
 
     def _continue(self, now: Reading) -> bool:
         """Return whether to trace on without slices."""
-        look_s = _FIRST_LOOK_S if now.at_s < LOOK_S else LOOK_S
+        look_s = _FIRST_LOOK_S if now.at_s < LOOK_S else self._look_s
         self.next_look_s = now.at_s + look_s
         cost_s, budget_s = self._cost_rate(now), self._rate(now)
         if cost_s <= budget_s:

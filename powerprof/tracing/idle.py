@@ -159,6 +159,10 @@ class IdleTracer(WindowPart):
         """
         return self._take(with_open=False)
 
+    def report_storms(self) -> None:
+        """Let the kernel wake the reader after some thousand idle exits, although no single period is wanted."""
+        self._sample.select_few()
+
     def drain_if_woken(self) -> None:
         """Read the ring buffers and the tables that fill, if the kernel has asked for it."""
         if self.program.waits("calls"):

@@ -214,6 +214,8 @@ SAMPLE_LIMIT = 50_000
 # 80 MB: the periods of 20 s at 20,000 idle exits per second.
 EVERY_PERIOD_LIMIT = 400_000
 _MASK_FOR_NONE = 0xFFFFFFFF
+# A monitor's ring buffer has room for 16 periods, and a quarter of it wakes the reader: after 2,000 idle exits.
+_MASK_FOR_STORMS = 0x1FF
 
 
 class PeriodSample:
@@ -230,6 +232,11 @@ class PeriodSample:
         self._records = bytearray()
         self._set_mask(self._first_mask)
         program.ring("exits", self._records.extend)
+
+    def select_few(self) -> None:
+        """Receive one period in some hundred, so that storms fill the ring buffer and wake the reader."""
+        self._first_mask = _MASK_FOR_STORMS
+        self._set_mask(self._first_mask)
 
     def reset_rate(self) -> None:
         """Let the kernel send every period again."""

@@ -23,8 +23,10 @@ from powerprof.system.closeable import Closeable
 from powerprof.system.own_processes import read_own_cost
 from powerprof.tracing.bpf.shared_numbers import CpuPhase
 from powerprof.tracing.captures import Array, CpuEdge
-from powerprof.tracing.idle import IdleTracer, TracedWindow
+from powerprof.tracing.idle import IdleTrace, IdleTracer, TracedWindow
 from powerprof.tracing.idle_data import CPU_TOTAL, compute_traced_residency
+from powerprof.tracing.pieces import Piece, sum_pieces
+from powerprof.tracing.slices import prepare_slice
 
 _MAX_TRIES = 4
 
@@ -54,6 +56,14 @@ def _prevent_decrease(old: CpuReading | None, new: CpuReading) -> CpuReading:
     return replace(new, time_us=tuple(max(pair) for pair in zip(old.time_us, new.time_us, strict=True)))
 
 
+def _count_exits(before: Snapshot, after: Snapshot) -> int | None:
+    """Return the kernel's count of idle exits between two readings; None without idle counters."""
+    pairs = [(before.cpus[cpu], after.cpus[cpu]) for cpu in before.cpus.keys() & after.cpus.keys()]
+    if not pairs or any(find_inconsistency(old, new) for old, new in pairs):
+        return None
+    return sum(new.entries_count - old.entries_count for old, new in pairs)
+
+
 class TraceMonitor(Closeable):
     """Reads one tracer repeatedly. A context manager: the trace runs while it is open."""
 
@@ -65,7 +75,10 @@ class TraceMonitor(Closeable):
         self._snapshot = Snapshot({})
         self._stat, self._cost = read_stat(), read_own_cost()
         self._started_at, self._run_time_s = format_now(), 0.0
-        self._read_ns = kernel_ns()
+        self._read_ns = self._on_ns = kernel_ns()
+        self._pieces: list[Piece] = []
+        # The part of the last interval that was traced, if it was not all.
+        self.traced_share = 1.0
 
     def _open(self) -> None:
         """Read the first edge, the only one at which CPUs are woken."""
@@ -79,7 +92,41 @@ class TraceMonitor(Closeable):
         # powerprof runs on a CPU at its edge, so no period is open and nothing is summed.
         self._idle = np.zeros(len(self._tracer.cpus.states()), dtype=CPU_TOTAL)
         self._stat, self._cost, self._started_at = read_stat(), read_own_cost(), format_now()
-        self._read_ns = kernel_ns()
+        self._read_ns = self._on_ns = kernel_ns()
+
+    def end_slice(self) -> None:
+        """Detach the programs and keep what they traced in this interval."""
+        self._tracer.program.detach()
+        self._keep_piece(self._tracer.snapshot())
+
+    def start_slice(self) -> None:
+        """Attach the programs again."""
+        prepare_slice(self._tracer.program, sorted(self._edges))
+        # Processes that joined the target while nothing reported them.
+        self._tracer.stacks.read()
+        self._tracer.program.attach()
+        self._on_ns = kernel_ns()
+
+    def _keep_piece(self, trace: IdleTrace) -> None:
+        self._pieces.append(Piece(self._on_ns, kernel_ns(), trace.causes, trace.totals, trace.ran))
+
+    def _take_trace(self, began: Snapshot) -> IdleTrace:
+        """Return the trace of the interval that ends now; of slices, the estimate of the whole interval."""
+        trace = self._tracer.snapshot()
+        pieces, start_ns = self._pieces, self._read_ns
+        if self._tracer.program.is_attached and not pieces and self._on_ns <= start_ns:
+            self.traced_share, self._on_ns = 1.0, kernel_ns()
+            return trace
+        if self._tracer.program.is_attached:
+            self._keep_piece(trace)
+            self._on_ns = kernel_ns()
+        self._pieces = []
+        if not pieces:
+            self.traced_share = 0.0
+            return trace
+        whole = sum_pieces(pieces, start_ns, kernel_ns(), _count_exits(began, self._snapshot))
+        self.traced_share = whole.traced_share
+        return replace(trace, causes=whole.causes, totals=whole.totals, ran=whole.ran)
 
     def close(self) -> None:
         self._reader.close()
@@ -98,7 +145,7 @@ class TraceMonitor(Closeable):
         began, started_at, stat, cost = self._snapshot, self._started_at, self._stat, self._cost
         self._snapshot, self._started_at = self._read_counters(), format_now()
         self._stat, self._cost = read_stat(), read_own_cost()
-        trace = self._tracer.snapshot()
+        trace = self._take_trace(began)
         spent = compute_accounting(stat, self._stat)
         stat_idle_percent = None if spent is None else spent.idle_percent
         if self._reader.cpus:
@@ -107,7 +154,8 @@ class TraceMonitor(Closeable):
         else:
             before, (self._idle, at_ns) = self._idle, self._tracer.cpus.read_idle_until_now()
             edges = self._compute_edges(began, trace.totals, at_ns)
-            growth = self._idle.copy()
+            # Between slices only /proc/stat counts.
+            growth = self._idle.copy() if self.traced_share == 1.0 else np.zeros_like(self._idle)
             for name in ("count", "idle_ns"):
                 # The state of a period may have been read at one try and its sum at another.
                 growth[name] -= np.minimum(before[name], growth[name])
@@ -148,7 +196,13 @@ class TraceMonitor(Closeable):
         return edges
 
     def _read_counters(self) -> Snapshot:
-        """Return the idle counters of all CPUs with their open periods."""
+        """Return the idle counters of all CPUs with their open periods; between slices without these."""
+        if not self._tracer.program.is_attached:
+            snapshot = self._reader.snapshot()
+            counted = {
+                cpu: _prevent_decrease(self._snapshot.cpus.get(cpu), reading) for cpu, reading in snapshot.cpus.items()
+            }
+            return Snapshot(dict(sorted(counted.items())), snapshot.notes)
         readings: dict[int, CpuReading] = {}
         missing = set(self._reader.cpus)
         notes: tuple[str, ...] = ()

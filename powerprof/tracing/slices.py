@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -20,17 +20,17 @@ from powerprof.measure.window import WindowPart, read_group_cpu_ns
 from powerprof.system.targets import Target
 from powerprof.tracing.bpf.cost_meter import CostMeter
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.shared_numbers import CpuPhase
-from powerprof.tracing.budget import Budget, Reading, SliceController, Stratum
+from powerprof.tracing.bpf.shared_numbers import CpuPhase, RunKind
+from powerprof.tracing.budget import LOOK_S, Budget, Reading, SliceController, Stratum
 from powerprof.tracing.captures import Array, CpuEdge, count_reference_exits
-from powerprof.tracing.idle_data import CAUSE_KEY, CPU_STATE, SUMS, WOKEN_KEY, sum_by_key
+from powerprof.tracing.idle_data import CAUSE_KEY, CPU_STATE, RUN_TIME, SUMS, WOKEN_KEY, RunTimes, sum_by_key
 
 # The entries of one key in each slice.
 SLICE_COUNT = np.dtype([("entry", "<u4"), ("slice", "<u4"), ("count", "<u8")])
 # Entries of slices that are kept before they are summed: 7 MB.
 _MOST_UNSUMMED = 20_000
 # The interval of looks for new processes of a target, which take half a millisecond.
-_LOOK_S = 5.0
+_MEMBERS_S = 5.0
 # The field `asleep` of struct thread (threads.bpf.h), in words of four bytes, and the words of a thread.
 _ASLEEP, _THREAD_WORDS = 2, 32
 
@@ -150,6 +150,40 @@ def _add(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one + other
 
 
+def scale_run_times(
+    parts: Sequence[RunTimes], slices: Sequence[TracedSlice], used_s: float | None, pids: Collection[int] | None
+) -> RunTimes:
+    """Return the running time of the whole window.
+
+    `used_s`: the target's CPU time by the kernel's clock, which its threads add up to. `pids`: the target's processes,
+    None for the whole system.
+    """
+    threads = np.concatenate([part.threads for part in parts])
+    unseen = np.concatenate([np.full(len(part.threads), slices[at].weight - 1.0) for at, part in enumerate(parts)])
+    extra = np.array([part.weight - 1.0 for part in slices])
+    others, target = np.array([part.others_ns for part in parts]), np.array([part.target_ns for part in parts])
+    if pids is None:
+        of_target = np.ones(len(threads), dtype=bool)
+    else:
+        of_target = (threads["kind"] == RunKind.TARGET) | np.isin(threads["pid"], list(pids))
+    others_ns, target_ns = float(others.sum() + extra @ others), float(target.sum() + extra @ target)
+    seen_ns = float(threads["ns"][of_target].sum() + target.sum())
+    expected_ns = float(unseen[of_target] @ threads["ns"][of_target] + extra @ target)
+    scale = 1.0
+    if used_s is not None and expected_ns > 0:
+        scale = max(0.0, 1e9 * used_s - seen_ns) / expected_ns
+        target_ns = float(target.sum() + scale * (extra @ target))
+    whole_ns = threads["ns"] * (1.0 + np.where(of_target, scale, 1.0) * unseen)
+    sums: dict[tuple[int, int, int], float] = {}
+    who = zip(threads["tid"].tolist(), threads["pid"].tolist(), threads["kind"].tolist(), strict=True)
+    for key, ns in zip(who, whole_ns.tolist(), strict=True):
+        sums[key] = sums.get(key, 0.0) + ns
+    ran = np.zeros(len(sums), dtype=RUN_TIME)
+    for number, ((tid, pid, kind), ns) in enumerate(sums.items()):
+        ran[number] = (tid, pid, round(ns), kind)
+    return RunTimes(ran, round(others_ns), round(target_ns))
+
+
 class UseClock(WindowPart):
     """The CPU time of a target by the kernel's clock; of a system, of all CPUs outside idle."""
 
@@ -157,7 +191,7 @@ class UseClock(WindowPart):
         self._target, self.used_s = target, 0.0
         # A process that ended keeps its last reading.
         self._seen: dict[int, int] = {}
-        self._looked_s = -_LOOK_S
+        self._looked_s = -_MEMBERS_S
 
     def begin(self) -> None:
         """Begin the window."""
@@ -167,6 +201,10 @@ class UseClock(WindowPart):
         """End the window."""
         self.used_s = self.read_s() - self._first_s
 
+    def follow(self, target: Target) -> None:
+        """Change the target. Its earlier processes stay in the sum."""
+        self._target, self._looked_s = target, -_MEMBERS_S
+
     def read_s(self) -> float:
         """Return the CPU time until now in seconds. Only differences have a meaning."""
         target = self._target
@@ -174,7 +212,7 @@ class UseClock(WindowPart):
             return _read_host_use_s()
         if target.cgroup is not None:
             return (read_group_cpu_ns(target.cgroup) or 0) / 1e9
-        if time.monotonic() - self._looked_s >= _LOOK_S:
+        if time.monotonic() - self._looked_s >= _MEMBERS_S:
             self._looked_s = time.monotonic()
             self._seen |= dict.fromkeys(set(target.members() or target.pids) - self._seen.keys(), 0)
         for pid, last_ns in self._seen.items():
@@ -228,11 +266,12 @@ class Slicer(WindowPart):
         wake_descriptor: int | None,
         start_slice: Callable[[], None],
         end_slice: Callable[[], None],
+        look_s: float = LOOK_S,
     ) -> None:
         self._meter, self._used, self._events, self._budget = meter, used, events, budget
         meter.is_driven = True
         self._duration_s, self._wake_descriptor = duration_s, wake_descriptor
-        self._start_slice, self._end_slice = start_slice, end_slice
+        self._start_slice, self._end_slice, self._look_s = start_slice, end_slice, look_s
 
     @property
     def wake_descriptor(self) -> int | None:
@@ -249,7 +288,7 @@ class Slicer(WindowPart):
         self._start_s = time.monotonic()
         self._first_used, self._first_events = self._used(), self._events()
         seed = int.from_bytes(os.urandom(4), "little")
-        self._controller = SliceController(self._budget, seed, self._duration_s)
+        self._controller = SliceController(self._budget, seed, self._duration_s, self._look_s)
 
     def read(self) -> None:
         """Look at the cost, and attach or detach."""

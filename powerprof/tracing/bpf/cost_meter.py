@@ -77,7 +77,8 @@ class CostMeter(Closeable, WindowPart):
         """Switch the kernel's clock on. This needs a privilege."""
         self._program, self._events = program, events
         program.count_run_time()
-        self._is_known = False
+        # Whether the kernel reports the time in programs.
+        self.is_known = False
         # Whether another part of the window reads the cost at least as often.
         self.is_driven = False
 
@@ -88,7 +89,7 @@ class CostMeter(Closeable, WindowPart):
     def begin(self) -> None:
         """Begin the window."""
         self._runs = self._program.read_runs() if self._program.is_counting else None
-        self._is_known = self._runs is not None
+        self.is_known = self._runs is not None
         self._spent, self._prices = ProgramCost(0.0, 0.0), ProgramCost(_RUN_PRICE_S, _ENTRY_PRICE_S)
         self._is_priced, self._is_attached = self._runs is None, True
         self._first_s = time.process_time()
@@ -147,4 +148,4 @@ class CostMeter(Closeable, WindowPart):
         """Return the cost until now and end the clock; None if the kernel did not report the time of programs."""
         spent = self.spent()
         self._program.stop_counting()
-        return spent if self._is_known else None
+        return spent if self.is_known else None

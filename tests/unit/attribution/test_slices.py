@@ -12,12 +12,11 @@ import pytest
 
 from powerprof.attribution import capture as captures
 from powerprof.attribution.merge import merge_equal_rows
-from powerprof.attribution.slices import scale_run_times
 from powerprof.system.errors import DataError
 from powerprof.tracing.bpf.shared_numbers import RunKind
 from powerprof.tracing.captures import CpuEdge
 from powerprof.tracing.idle_data import RUN_TIME, RunTimes
-from powerprof.tracing.slices import SLICE_COUNT, SlicedTrace, TracedSlice
+from powerprof.tracing.slices import SLICE_COUNT, SlicedTrace, TracedSlice, scale_run_times
 from tests.unit.attribution.captures import MS, OTHER, PID, attribution, capture, exits, own_timer, waking, woken_by
 
 # A second was traced completely, then three slices of 0.1 s, each for half a second of the window of 2.5 s.

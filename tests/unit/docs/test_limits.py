@@ -27,7 +27,7 @@ from powerprof.diagnosis import (
     thread_pace,
 )
 from powerprof.experiment import function_samples, options
-from powerprof.live import exporter, metrics, metrics_server, monitor, servers
+from powerprof.live import exporter, metrics, metrics_server, servers
 from powerprof.live import statements as live_statements
 from powerprof.model import runs
 from powerprof.queries import comparison, probes, release, session
@@ -47,6 +47,7 @@ from powerprof.tracing import (
     statement_samples,
     statement_tables,
 )
+from powerprof.tracing.bpf import cost_meter
 from tests.conftest import REPOSITORY
 from tests.unit.docs.test_statements import DOCS, _flat
 from tools.pages.cli import commands
@@ -151,7 +152,7 @@ PHRASES = [
     ("reference/metrics.md", f"The `--top` rows ({metrics.TOP})"),
     ("reference/metrics.md", f"A row ends after {metrics.STALE_S:g} s without activity"),
     ("reference/metrics.md", f"by default above {exporter._MAX_SEPARATE_CPUS} CPUs"),
-    ("reference/metrics.md", f"counted by the kernel in the first {_word(monitor.COUNTED_INTERVALS)} intervals"),
+    ("reference/metrics.md", f"counted by the kernel until {cost_meter.ENOUGH:,} events"),
     ("reference/metrics.md", f"late by more than {_word(exporter._LATE_INTERVALS - 1)} of its lengths and "
      f"{exporter._LATE_S:g} s"),
     ("reference/metrics.md", "for ten minutes" if live_statements._RETRY_S == 600 else ""),

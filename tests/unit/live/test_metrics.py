@@ -350,6 +350,8 @@ def test_totals_are_sums_over_all_intervals_and_gauges_those_of_the_last() -> No
         balance_error=None,
         stacks_complete_percent=62.5,
         cpus=1,
+        traced_percent=12.5,
+        max_cost_percent=2.0,
     )
     totals.add(first)
     totals.add(second)
@@ -378,6 +380,8 @@ def test_totals_are_sums_over_all_intervals_and_gauges_those_of_the_last() -> No
         "powerprof_tool_bpf_seconds_total": 0.125,
         "powerprof_tool_wakeups_total": 9,
         "powerprof_stacks_complete_ratio": 0.625,
+        "powerprof_traced_ratio": 0.125,
+        "powerprof_tool_max_cost_ratio": 0.02,
         "powerprof_tool_resident_bytes": 70,
         "powerprof_online_cpus": 1,
     }

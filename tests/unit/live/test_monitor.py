@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,11 +13,11 @@ import pytest
 
 from powerprof.live import monitor
 from powerprof.live.intervals import CpuUse
-from powerprof.live.monitor import COUNTED_INTERVALS, BusyProcesses, HostMonitor, IntervalClock, OwnCpuTime, TargetClock
+from powerprof.live.monitor import BusyProcesses, HostMonitor, IntervalClock, OwnCpuTime, TargetClock
 from powerprof.measure.idle_counters import CpuReading, Snapshot
 from powerprof.model.records import StateResidency
 from powerprof.system.targets import Target
-from powerprof.tracing.bpf.loaded import LoadedProgram
+from powerprof.tracing.bpf.cost_meter import CostMeter, ProgramCost
 from powerprof.tracing.captures import CpuEdge
 from powerprof.tracing.idle import TracedWindow
 from tests.unit.live.intervals import interval, row
@@ -44,21 +43,22 @@ def test_clocks_are_read_while_the_cpus_are_busy(monkeypatch: pytest.MonkeyPatch
     assert look.measure(0.9, 5.0) == {"cc1": CpuUse(1, 1.0)}
 
 
-_STAT = "cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 5\nctxt {}\n"
+def _meter(*, is_known: bool = True, spent_s: float = 0.25) -> CostMeter:
+    costs = iter([ProgramCost(spent_s, 0.05), ProgramCost(spent_s + 0.1, 0.07)])
+    return cast(CostMeter, SimpleNamespace(is_known=is_known, begin=lambda: None, spent=lambda: next(costs)))
 
 
-class Program:
-    counting = False
-
-    def count_run_time(self) -> None:
-        self.counting = True
-
-    def stop_counting(self) -> None:
-        self.counting = False
+def test_the_cost_of_programs_includes_their_entries() -> None:
+    own = OwnCpuTime(_meter())
+    own.restart()
+    assert own.take_programs_s() == pytest.approx(0.3)
+    assert own.take_programs_s() == pytest.approx(0.12)
 
 
-def test_bpf_time_is_unknown_without_a_count(tmp_path: Path) -> None:
-    assert OwnCpuTime(cast(LoadedProgram, Program())).take_bpf_s(None, 1000) is None
+def test_the_cost_of_programs_is_unknown_without_a_count() -> None:
+    own = OwnCpuTime(_meter(is_known=False))
+    own.restart()
+    assert own.take_programs_s() is None
 
 
 _HOLDS_AND_FREES = """
@@ -177,23 +177,6 @@ def test_servers_are_queried_early_if_the_rate_jumps_up_or_down() -> None:
     assert early == [286.0, 100.0]
     HostMonitor._react_to_rate(self, interval(window_s=0.0))
     assert self._usual_hz == 100.0
-
-
-def test_the_estimate_of_bpf_time_is_by_the_switches_of_the_last_counted_interval(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
-    (tmp_path / "stat").write_text(_STAT.format(5000))
-    program = Program()
-    own = OwnCpuTime(cast(LoadedProgram, program))
-    switches = 5000
-    for number in range(1, COUNTED_INTERVALS + 1):
-        assert program.counting
-        switches += 100 * number
-        assert own.take_bpf_s(0.5, switches) == 0.5
-    assert not program.counting
-    assert own.take_bpf_s(9.0, switches + 40) == pytest.approx(0.5 / (100 * COUNTED_INTERVALS) * 40)
-    assert own.take_bpf_s(9.0, switches + 140) == pytest.approx(0.5 / (100 * COUNTED_INTERVALS) * 100)
 
 
 def test_a_late_interval_lasts_half_and_an_early_one_is_not_shortened() -> None:

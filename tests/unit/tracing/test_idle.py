@@ -361,7 +361,8 @@ def test_each_interval_of_a_monitor_has_its_own_program_time() -> None:
         empty = np.zeros(0, dtype=idle_data.IDLE_EXIT)
         return IdleTrace(trace.causes, 0, empty, 1, 0, trace.totals, RunTimes(empty), next(run_s))
 
-    monitor._tracer = SimpleNamespace(snapshot=snapshot)  # type: ignore[assignment]
+    monitor._tracer = SimpleNamespace(snapshot=snapshot, program=FakeProgram().as_loaded())  # type: ignore[assignment]
+    monitor._pieces, monitor._on_ns, monitor.traced_share = [], 0, 1.0
     monitor._read_counters = lambda: Snapshot({0: reading(0, next(ends), (4, 50))})  # type: ignore[method-assign]
     monitor._snapshot, monitor._edges = Snapshot({0: reading(0, 1_100, (3, 40))}), {0: 1_100 * MS}
     monitor._started_at, monitor._run_time_s, monitor._read_ns = "2026-01-01T00:00:00Z", 0.25, 0
