@@ -67,7 +67,8 @@ class Command:
                 status = (base / "status").read_text()
                 if re.search(r"^State:\s+[ZX]", status, re.M):
                     continue
-                self._waited_ns[pid] = int((base / "schedstat").read_text().split()[1])
+                for task in (base / "task").iterdir():
+                    self._waited_ns[int(task.name)] = int((task / "schedstat").read_text().split()[1])
                 peak = re.search(r"VmHWM:\s+(\d+)", status)
                 if peak and status.startswith(("Name:\tpython", "Name:\tpowerprof")):
                     self.rss_mib = max(self.rss_mib, int(peak[1]) // 1024)
