@@ -206,3 +206,18 @@ def test_options_in_pages_exist() -> None:
         prose = re.sub(r"^(?: {4}|```).*$", "", page.read_text(), flags=re.MULTILINE)
         wrong[name_of(page)] = set(re.findall(r"`(--[a-z][a-z0-9-]*)[^`]*`", prose)) - known
     assert {page: options for page, options in wrong.items() if options} == {}
+
+
+def test_an_option_in_a_row_of_commands_belongs_to_each_of_them() -> None:
+    """`queries --stacks` names the command of its option; `--stacks` alone is an option of all commands of the row."""
+    wrong, rows = [], 0
+    for page in pages():
+        for row in re.findall(r"^\|(.+)\|$", page.read_text("utf-8"), re.MULTILINE):
+            first, *cells = re.split(r"(?<!\\)\|", row)
+            words = [code.split()[0] for code in re.findall(r"`([^`]+)`", first)]
+            if words and options().keys() >= set(words):
+                named = re.findall(r"`(--[a-z][a-z-]*)[^`]*`", "|".join(cells))
+                rows += bool(named)
+                wrong += [(name_of(page), word, one) for word in words for one in named if one not in options()[word]]
+    assert wrong == []
+    assert rows >= 5
