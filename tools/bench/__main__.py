@@ -7,9 +7,11 @@ import argparse
 import os
 import platform
 import sys
+from collections.abc import Callable
 
 from tools.bench import (
     attribution,
+    bounded,
     drivers,
     estimate,
     exporter,
@@ -31,12 +33,12 @@ def main() -> int:
         "names",
         nargs="*",
         metavar="NAME",
-        help="startup, opening, rate, estimate, observer, steadiness, turns-full, turns-half, attribution, "
+        help="startup, opening, rate, estimate, observer, steadiness, turns-full, turns-half, bounded, attribution, "
         "attribution-idle, queries, queries-samples, exporter, exporter-busy, driver-tpcc, driver-postgresql (all)",
     )
     parser.add_argument("--quick", action="store_true", help="short windows, to see that it works: nothing to believe")
     given = parser.parse_args()
-    benches = {
+    benches: dict[str, Callable[[bool], Verdict | list[Verdict]]] = {
         "startup": startup.run,
         "opening": opening.run,
         "rate": rate.run,
@@ -45,6 +47,7 @@ def main() -> int:
         "steadiness": steadiness.run,
         "turns-full": turns.run_full,
         "turns-half": turns.run_half,
+        "bounded": bounded.run,
         "queries": queries.run,
         "queries-samples": queries.run_samples,
         "exporter": exporter.run,
@@ -64,7 +67,8 @@ def main() -> int:
     verdicts: list[Verdict] = []
     for name in given.names or benches:
         print(flush=True)
-        verdicts.append(benches[name](given.quick))
+        found = benches[name](given.quick)
+        verdicts += found if isinstance(found, list) else [found]
     print()
     for verdict in verdicts:
         print(f"{verdict.word(given.quick):<14}{verdict.text}")

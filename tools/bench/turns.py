@@ -63,7 +63,9 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class _Reading:
+class Reading:
+    """Counters at one moment."""
+
     at_s: float
     questions: int
     idle_us: int
@@ -85,6 +87,23 @@ class Switched(Protocol):
 
     def run_time_s(self) -> float | None:
         """Time in its programs."""
+
+
+class Unswitched:
+    """No tracer: the caller traces."""
+
+    def attach(self) -> None:
+        """Nothing."""
+
+    def detach(self) -> None:
+        """Nothing."""
+
+    def count_run_time(self) -> None:
+        """Nothing."""
+
+    def run_time_s(self) -> float | None:
+        """Nothing."""
+        return None
 
 
 class _Stacks:
@@ -129,7 +148,8 @@ class Bench:
         """Of the tracer, from now on."""
         self._tracer.count_run_time()
 
-    def _read(self, connection: Sql) -> _Reading:
+    def read(self, connection: Sql) -> Reading:
+        """The counters of the server and of the CPUs."""
         questions = int(sql.fetch_rows(connection, "SHOW GLOBAL STATUS LIKE 'Questions'")[0][1])
         idle_us = exits = 0
         for cpu in self._reader.cpus:
@@ -138,7 +158,7 @@ class Bench:
                 exits += sum(reading.usage)
                 pairs = zip(reading.states, reading.time_us, strict=True)
                 idle_us += sum(spent for state, spent in pairs if not state.polling)
-        return _Reading(time.monotonic(), questions, idle_us, exits, self._tracer.run_time_s() or 0.0)
+        return Reading(time.monotonic(), questions, idle_us, exits, self._tracer.run_time_s() or 0.0)
 
     def _turn(self, connection: Sql, on: bool) -> Turn:
         if on:
@@ -146,9 +166,12 @@ class Bench:
         else:
             self._tracer.detach()
         time.sleep(_SETTLE_S)
-        before = self._read(connection)
+        before = self.read(connection)
         time.sleep(TURN_S)
-        after = self._read(connection)
+        return self.turn_between(before, self.read(connection))
+
+    def turn_between(self, before: Reading, after: Reading) -> Turn:
+        """What happened between two readings."""
         span, cpus = after.at_s - before.at_s, len(self._reader.cpus)
         queries = max(1, after.questions - before.questions)
         busy_us = span * cpus * 1e6 - (after.idle_us - before.idle_us)
