@@ -22,7 +22,7 @@ from powerprof.stacks.file_names import FileNames, is_complete, mapped_files, su
 from powerprof.stacks.image import ProcessImage, snapshot
 from powerprof.stacks.remedies import Remedies
 from powerprof.stacks.store import TableStore
-from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.system.errors import Declined, PowerprofError, UsageError
 from powerprof.system.next_steps import command_line
 from powerprof.system.targets import ServerChoice, TargetChoice, resolve_target
 
@@ -244,7 +244,7 @@ def _fetch(mapped: _MappedFiles, downloads: debuginfod.FetchRequest, say: Say, c
     more = [text.plural(len(files) - 3, "more file")] if len(files) > 3 else []
     hosts = text.join_words(debuginfod.configured_servers())
     if not consent(f"{hosts}: debug files of {text.join_words([*few, *more])}, up to 1 GiB each"):
-        raise PowerprofError("nothing was fetched", "answer y, or use --yes")
+        raise Declined("Declined: nothing was fetched.")
     fetched = {}
     for build_id, module in files.items():
         say(f"asking for the debug file of {module}")

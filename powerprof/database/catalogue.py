@@ -22,7 +22,7 @@ from powerprof.database.maven import MavenJar
 from powerprof.database.runtree import RunTree
 from powerprof.model.text import Say
 from powerprof.system import paths
-from powerprof.system.errors import CapabilityError, PowerprofError, UnknownNameError, reason_of
+from powerprof.system.errors import CapabilityError, Declined, PowerprofError, UnknownNameError, reason_of
 from powerprof.system.next_steps import command_line
 
 _CATALOGUE = Path(__file__).with_name("catalogue.toml")
@@ -143,7 +143,7 @@ def fetch_entry(entry: Fetchable, consent: Callable[[str], bool], progress: Say 
         f"Download {entry.description}, {entry.size_text}, from {entry.source.origin}? Its licence is {entry.terms}"
     )
     if not consent(question):
-        raise PowerprofError(f"{entry.name} was not fetched: consent was refused", "answer yes, or use --yes")
+        raise Declined(f"Declined: {entry.name} was not fetched.")
     with RunTree() as tree:
         partial = paths.cache_folder(entry.place.parent.name) / f".{tree.path.name}"
         tree.also_remove(partial)

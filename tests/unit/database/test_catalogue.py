@@ -14,7 +14,7 @@ import pytest
 from powerprof.database import catalogue
 from powerprof.database.debian_packages import DebianPackages
 from powerprof.database.maven import MavenJar
-from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
+from powerprof.system.errors import CapabilityError, Declined, PowerprofError, UsageError
 from powerprof.workloads.definition import Load
 
 
@@ -63,7 +63,7 @@ def test_nothing_is_downloaded_without_consent(
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     server = catalogue.find_server("mysql-5.5.9")
     asked: list[str] = []
-    with pytest.raises(PowerprofError, match="consent was refused"):
+    with pytest.raises(Declined, match="was not fetched"):
         catalogue.fetch_entry(server, lambda question: bool(asked.append(question)))
     assert "GPL-2.0" in asked[0]
     assert "140 MB" in asked[0]
@@ -88,7 +88,7 @@ def test_a_connector_is_fetched_once_after_consent_and_kept(
     with pytest.raises(CapabilityError, match="has not been fetched"):
         catalogue.read_jar("mysql-connector-j")
     asked: list[str] = []
-    with pytest.raises(PowerprofError, match="consent was refused"):
+    with pytest.raises(Declined, match="was not fetched"):
         catalogue.fetch_entry(known, lambda question: bool(asked.append(question)), asked.append)
     assert "0.0 MB, from http://127.0.0.1" in asked[0]
     assert asked[0].endswith("It is run as the account of the servers")

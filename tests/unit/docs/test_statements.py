@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -14,6 +15,7 @@ import pytest
 from powerprof.cli.commands import COMMANDS
 from powerprof.experiment.study import StudyOptions, estimate_study_seconds
 from powerprof.host.survey import survey_host
+from powerprof.system.errors import Declined
 from powerprof.workloads.studies import find_study, list_studies
 from tests.conftest import REPOSITORY
 from tests.programs.in_process import Run, the_commands, up_to_the_first_window
@@ -191,3 +193,18 @@ def test_commands_that_ask_are_on_the_page_of_safety() -> None:
     assert all(f"`{name}" in asked for name in ("cure", "functions", "queries"))
     assert "`servers fetch` | downloads 1 to 150 MB after a question" in text
     assert "`cure --keep` and `--release` set timer slack without a question" in text
+
+
+def test_every_command_returns_0_after_the_answer_n() -> None:
+    """Each refused consent raises Declined, whose exit code is 0."""
+    success = next(row for row in table_of(ENVIRONMENT) if row[0] == "0")
+    assert "every command after the answer n to its question" in success[1]
+    refused = [
+        (path, ast.unparse(node.body[0]))
+        for path, source in sources.modules().items()
+        for node in sources.walk(source)
+        if isinstance(node, ast.If) and re.match(r"not (?:consent\(|is_agreed)", ast.unparse(node.test))
+    ]
+    assert len(refused) >= 3
+    assert [(path, raised) for path, raised in refused if not raised.startswith("raise Declined(")] == []
+    assert Declined("").exit_code == 0
