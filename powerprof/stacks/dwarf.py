@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls inlined at an address, by DWARF. Only the units that contain the address are read.
 
-Format: DWARF 2 to 5. Compressed sections are held whole and count against the budget; others are read in parts.
+Format: DWARF 2 to 5. Small compressed sections are held whole and count against the budget; others are read in parts.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import struct
 from bisect import bisect_right
 from typing import NamedTuple
 
+from powerprof.stacks.compressed_section import CompressedSection
 from powerprof.stacks.dwarf_entries import (
     ADDR_BASE,
     HIGH_PC,
@@ -44,6 +45,8 @@ _MAX_STRING_BYTES = 4096
 _PARTS = (INLINED, LEXICAL_BLOCK)
 _ADDRX = 0x1B
 _FUNCTION_BYTES = 160
+# Larger compressed sections are read in parts.
+_WHOLE_BYTES = 8 << 20
 DAMAGE = (ValueError, LookupError, struct.error, OverflowError)
 
 
@@ -63,13 +66,17 @@ class Sections:
     def __init__(self, elf: Elf, budget: DebugBudget) -> None:
         self._elf, self._budget = elf, budget
         self._whole: dict[str, bytes] = {}
+        self._large: dict[str, CompressedSection] = {}
 
     def size(self, name: str) -> int:
         """Return the uncompressed size of a section in bytes; 0 if it is missing."""
         section = self._elf.section(name)
         if section is None:
             return 0
-        return len(self._decompress(section)) if section.flags & SHF_COMPRESSED else section.size
+        if not section.flags & SHF_COMPRESSED:
+            return section.size
+        large = self._find_large(section)
+        return len(self._decompress(section)) if large is None else large.size
 
     def read(self, name: str, at: int, most: int) -> bytes:
         """Return up to `most` bytes from an offset. Raises ValueError outside of the section."""
@@ -77,7 +84,8 @@ class Sections:
         if section is None or at < 0:
             raise ValueError(f"no {name}")
         if section.flags & SHF_COMPRESSED:
-            return self._decompress(section)[at : at + most]
+            large = self._find_large(section)
+            return self._decompress(section)[at : at + most] if large is None else large.read(at, most)
         size = min(most, section.size - at)
         if size <= 0:
             raise ValueError(f"{name} ends before {at:#x}")
@@ -87,6 +95,18 @@ class Sections:
         """Return the memory of decompressed sections to the budget."""
         self._budget.release(sum(map(len, self._whole.values())))
         self._whole.clear()
+        for large in self._large.values():
+            large.release()
+        self._large.clear()
+
+    def _find_large(self, section: Section) -> CompressedSection | None:
+        """Return the reader of a section that is too large to be held whole; None for others."""
+        name = section.name
+        if name not in self._large and name not in self._whole:
+            kind, _, size = unpack_fixed(self._elf.read(section.offset, 16), 0, "IIQ")
+            if kind == 1 and size > _WHOLE_BYTES:
+                self._large[name] = CompressedSection(self._elf, section, size, self._budget)
+        return self._large.get(name)
 
     def _decompress(self, section: Section) -> bytes:
         name = section.name

@@ -36,6 +36,7 @@ EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
 PHDR = struct.Struct("<IIQQQQQQ")
 SHDR = struct.Struct("<IIQQQQIIQQ")
 _CHDR = struct.Struct("<IIQQ")
+COMPRESSION_HEADER_BYTES = _CHDR.size
 _ADDRESS_LIMIT = 1 << 63
 
 
