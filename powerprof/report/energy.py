@@ -8,9 +8,10 @@ from functools import partial
 
 from powerprof.energy.model import WIDE
 from powerprof.energy.models_file import PowerModel
-from powerprof.energy.total import EnergyResult, Total
+from powerprof.energy.total import EnergyResult, PackagesEnergy, Total
 from powerprof.model.records import EnergyReading
 from powerprof.model.text import join_words
+from powerprof.report import labels
 from powerprof.report.document import Document, Part, Section, Sentence, Shown, View
 from powerprof.report.layouts import fit_rows
 from powerprof.report.table import Cell, Line, Places, Table, TableRow, Words, figure_columns, word_columns
@@ -87,16 +88,23 @@ def answer_of(result: EnergyResult) -> str:
         bounds = next((r for r in result.meters if r.low_watts is not None and r.high_watts is not None), None)
         if bounds is None or bounds.low_watts is None or bounds.high_watts is None:
             return f"No energy figure{window}."
-        low, high = _figure(bounds.low_watts), _figure(bounds.high_watts)
+        _, low, high = labels.format_together((bounds.low_watts, bounds.low_watts, bounds.high_watts))
         return f"{low} to {high} W possible{window} (estimate): the running time of the CPUs is unknown."
     if total.low_watts is not None and total.high_watts is not None and total.high_watts > WIDE * total.low_watts:
         low, high = _two_digits(total.low_watts), _two_digits(total.high_watts)
         return f"About {_two_digits(total.watts)} W{window} (estimate; {low} to {high} W possible)."
     of = " + ".join(total.domains)
-    answer = f"{_figure(total.watts)} W{window}, {total.kind}: {of} by {total.source}"
-    if total.low_watts is not None and total.high_watts is not None:
-        answer += f", between {_figure(total.low_watts)} and {_figure(total.high_watts)} W"
-    return answer + "."
+    watts, ends = _with_ends(total)
+    return f"{watts} W{window}, {total.kind}: {of} by {total.source}{ends}."
+
+
+def _with_ends(figures: Total | PackagesEnergy) -> tuple[str, str]:
+    """Return the watts and their interval in words, with equal decimals."""
+    watts = figures.watts or 0.0
+    if figures.low_watts is None or figures.high_watts is None:
+        return _figure(watts), ""
+    mean, low, high = labels.format_together((watts, figures.low_watts, figures.high_watts))
+    return mean, f", between {low} and {high} W"
 
 
 def _packages_of(total: Total) -> str:
@@ -104,11 +112,9 @@ def _packages_of(total: Total) -> str:
     packages = total.packages
     if packages is None:
         return ""
-    watts = f"{_figure(packages.watts)} W"
-    if packages.low_watts is not None and packages.high_watts is not None:
-        watts += f", between {_figure(packages.low_watts)} and {_figure(packages.high_watts)} W"
+    watts, ends = _with_ends(packages)
     verb = "draws" if len(packages.domains) == 1 else "draw"
-    return f"; without memory, {join_words(packages.domains)} by {packages.source} {verb} {watts}"
+    return f"; without memory, {join_words(packages.domains)} by {packages.source} {verb} {watts} W{ends}"
 
 
 def _remedy(result: EnergyResult) -> str:
@@ -144,10 +150,12 @@ def calibration_lines(model: PowerModel) -> list[str]:
     rows = [("C0 (running)", model.full_watts, model.full_range_watts)]
     rows += [(state.name, state.watts, state.range_watts) for state in model.states]
     printed = [f"{model.name}: {model.scope}", "", f"{'watts of one CPU':<24}{'':>8}   95 % interval"]
-    printed += [f"{title:<24}{watts:8.3f}   {low:.3f} – {high:.3f}" for title, watts, (low, high) in rows]
     if model.wakeup is not None:
         low, high = model.wakeup.range_joules
-        printed.append(f"{'a wake-up, µJ':<24}{model.wakeup.joules * 1e6:8.2f}   {low * 1e6:.2f} – {high * 1e6:.2f}")
+        rows.append(("a wake-up, µJ", model.wakeup.joules * 1e6, (low * 1e6, high * 1e6)))
+    for title, figure, ends in rows:
+        mean, least, most = labels.format_together((figure, *ends))
+        printed.append(f"{title:<24}{mean:>8}   {least} – {most}")
     if model.cross_validated_percent is not None:
         printed.append(f"Error on levels outside the fit: {model.cross_validated_percent:.1f} %.")
     return [*printed, *(f"· {doubt}" for doubt in model.doubts)]

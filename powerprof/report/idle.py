@@ -90,14 +90,13 @@ def _power_note(run: IdleRun, shown: Sequence[Phase]) -> str:
     if change is not None and reading.range is not None:
         ends = [change.mean if end is None else end for end in (change.low, change.high)]
         low, high = bound_difference(ends[0], ends[1], reading.range)
-        parts.append(f"difference {text.number(low)} to {text.number(high)} W with the model's uncertainty")
+        _, least, most = labels.format_together((change.mean, low, high))
+        parts.append(f"difference {least} to {most} W with the model's uncertainty")
         if low > 0:
             parts += _power_ratio(host.watts, host_of(run, shown[-1]).watts, reading.range)
     if reading.low_watts is not None and reading.high_watts is not None:
-        parts.append(
-            f"{shown[0].name} {text.number(host.watts)} W ({text.number(reading.low_watts)} to "
-            f"{text.number(reading.high_watts)} possible)"
-        )
+        mean, least, most = labels.format_together((host.watts or 0.0, reading.low_watts, reading.high_watts))
+        parts.append(f"{shown[0].name} {mean if host.watts is not None else '?'} W ({least} to {most} possible)")
     return f"{'; '.join(parts)}. More: {command_line('energy')}"
 
 
@@ -107,7 +106,8 @@ def _power_ratio(before: float | None, after: float | None, span: EstimateRange)
     if ends is None or before is None or after is None:
         return []
     low, high = min(ends[0], after / before), max(ends[1], after / before)
-    return [f"{text.number(after / before)} times as much ({text.number(low)} to {text.number(high)})"]
+    mean, least, most = labels.format_together((after / before, low, high))
+    return [f"{mean} times as much ({least} to {most})"]
 
 
 def _tool_line(run: IdleRun) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from powerprof.attribution.profile import FunctionShare, OnCpuProfile, OnCpuStack
 from powerprof.model import text
+from powerprof.report import labels
 from powerprof.report.document import Document, Drawing, Part, Section, Sentence, Shown, View
 from powerprof.report.flame import build_flame
 from powerprof.report.html.flames import draw_flame, draw_flames
@@ -50,10 +51,11 @@ def answer_of(profile: OnCpuProfile) -> str:
     if profile.target_c0_ms is None or not (profile.target_count or profile.target_c0_ms):
         return f"{who} was not running at any sample in {window} s."
     one_cpu = text.number(profile.target_c0_ms / profile.window_s / 10.0, 1)
-    interval = ""
-    if profile.clock_c0_ms is None and profile.low_c0_ms is not None:
-        interval = f" ({text.number(profile.low_c0_ms, 0)} – {text.number(profile.high_c0_ms, 0)}, 95 %)"
-    ran = f"{who} ran for {text.number(profile.target_c0_ms, 0)} ms{interval} of {window} s, {one_cpu} % of one CPU"
+    time_ms, interval = text.number(profile.target_c0_ms, 0), ""
+    if profile.clock_c0_ms is None and profile.low_c0_ms is not None and profile.high_c0_ms is not None:
+        time_ms, low, high = labels.format_together((profile.target_c0_ms, profile.low_c0_ms, profile.high_c0_ms))
+        interval = f" ({low} – {high}, 95 %)"
+    ran = f"{who} ran for {time_ms} ms{interval} of {window} s, {one_cpu} % of one CPU"
     if profile.unseen_c0_ms:
         ran += f", and short processes that it started for {text.number(profile.unseen_c0_ms, 0)} ms"
     if not profile.target_count:
@@ -223,11 +225,11 @@ def _draw_flame(profile: OnCpuProfile) -> Markup:
 def _list_checks(profile: OnCpuProfile) -> Iterator[str]:
     """Yield the interval of the time, the completeness of stacks, and the cost."""
     if profile.sampled_c0_ms is not None and profile.clock_c0_ms is not None:
-        yield (
-            f"The time comes from the CPU clock of the process. By the samples: "
-            f"{text.number(profile.sampled_c0_ms, 0)} ms "
-            f"({text.number(profile.low_c0_ms, 0)} – {text.number(profile.high_c0_ms, 0)}, 95 %)."
-        )
+        sampled = text.number(profile.sampled_c0_ms, 0) + " ms"
+        if profile.low_c0_ms is not None and profile.high_c0_ms is not None:
+            mean, low, high = labels.format_together((profile.sampled_c0_ms, profile.low_c0_ms, profile.high_c0_ms))
+            sampled = f"{mean} ms ({low} – {high}, 95 %)"
+        yield f"The time comes from the CPU clock of the process. By the samples: {sampled}."
     yield (
         f"{profile.target_count:,} samples: stacks complete {profile.complete_count:,}, cut "
         f"{profile.truncated_count:,}, failed {profile.failed_count:,}, lost {profile.lost_count:,}; "

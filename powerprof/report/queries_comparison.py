@@ -19,6 +19,7 @@ from powerprof.queries.comparison import (
     judge_change,
     select_changes,
 )
+from powerprof.report import labels
 from powerprof.report.answers import MAY_BE_CHANCE, explain_chance, word_claim
 from powerprof.report.document import NOT_HTML, TERMINAL, Document, Drawing, Part, Section, Sentence, Shown, View
 from powerprof.report.html.charts import draw_legend
@@ -61,7 +62,7 @@ def _answer(record: QueriesComparison, than: str) -> str:
     if worse:
         change = worse[0]
         return (
-            f"{_count(worse)} more expensive{than}. The largest: {_ratio(change)} the CPU time per call "
+            f"{_count(worse)} more expensive{than}. The largest: {_describe_ratio(change)[0]} the CPU time per call "
             f"({_ms_per_call(change.a)} → {_ms_per_call(change.b)} ms), "
             f"{text.signed(change.change_percent_of_cpu, 2)} % of a CPU: {text.shorten(change.text, 200)}"
         )
@@ -72,7 +73,7 @@ def _answer(record: QueriesComparison, than: str) -> str:
     none = f"No statement became significantly more expensive{than}"
     if better:
         change = better[0]
-        first = f"{_ratio(change)}: {text.shorten(change.text, 200)}"
+        first = f"{_describe_ratio(change)[0]}: {text.shorten(change.text, 200)}"
         return f"{none}; {_count(better).lower()} cheaper, first {first}"
     if new and new[0].b is not None:
         most = f"{text.number(new[0].b.percent_of_cpu, 1)} % of a CPU: {text.shorten(new[0].text, 200)}"
@@ -188,13 +189,12 @@ def change_lines(ids: Sequence[str], table: Table, width: int) -> list[str]:
 
 
 def _row_cells(record: QueriesComparison, change: StatementChange) -> dict[str, Cell]:
-    low, high = change.low, change.high
-    ends = "?" if low is None or high is None else f"{text.number(low, 2)}–{text.number(high, 2)}"
+    ratio, ends = _describe_ratio(change)
     compared = change.a is not None and change.b is not None
     cells = {
         "share": f"{_cpu_percent(change.a)} → {_cpu_percent(change.b)}",
         "each": f"{_ms_per_call(change.a)} → {_ms_per_call(change.b)}",
-        "ratio": _ratio(change) if compared else "",
+        "ratio": ratio if compared else "",
         "ends": ends if compared else "",
         "became": became_text(record, change),
     }
@@ -212,8 +212,14 @@ def _ms_per_call(side: StatementSide | None) -> str:
     return text.number(value, 3 if value < 1 else 2)
 
 
-def _ratio(change: StatementChange) -> str:
-    return text.UNKNOWN if change.ratio is None else f"× {text.number(change.ratio, 2)}"
+def _describe_ratio(change: StatementChange) -> tuple[str, str]:
+    """Return the ratio and its interval in words, with equal decimals."""
+    if change.ratio is None:
+        return text.UNKNOWN, text.UNKNOWN
+    if change.low is None or change.high is None:
+        return f"× {labels.format_significant(change.ratio)}", text.UNKNOWN
+    ratio, low, high = labels.format_together((change.ratio, change.low, change.high))
+    return f"× {ratio}", f"{low}–{high}"
 
 
 def _list_rows(record: QueriesComparison) -> Iterator[Line]:
@@ -302,5 +308,5 @@ def _draw_ratios(record: QueriesComparison) -> DrawnColumn | None:
 
 
 def _interval_label(change: StatementChange) -> str:
-    low, high = text.number(change.low, 2), text.number(change.high, 2)
-    return f"× {text.number(change.ratio, 2)} ({low}–{high}): {clean_name(change.text, 80)}"
+    ratio, ends = _describe_ratio(change)
+    return f"{ratio} ({ends}): {clean_name(change.text, 80)}"

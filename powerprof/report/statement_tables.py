@@ -6,6 +6,7 @@ from __future__ import annotations
 from powerprof.model import text
 from powerprof.queries.askers import UNKNOWN, Grouping, group_statements, name_asker
 from powerprof.queries.records import Background, Queries, Statement
+from powerprof.report import labels
 from powerprof.report.table import ALL, Cell, Column, Figure, Form, Places, Table, TableRow, Words, figure_columns
 from powerprof.system.errors import UnknownNameError
 from powerprof.system.next_steps import command_line
@@ -262,7 +263,8 @@ def unknown_askers(record: Queries, by: Grouping) -> str | None:
 def _range(statement: Statement) -> str:
     if statement.low_percent is None or statement.high_percent is None:
         return ""
-    return f"{text.number(statement.low_percent, 1)}–{text.number(statement.high_percent, 1)}"
+    _, low, high = labels.format_together((statement.low_percent, statement.low_percent, statement.high_percent))
+    return f"{low}–{high}"
 
 
 def _background_row(places: Places, at: str, background: Background) -> TableRow:

@@ -321,8 +321,8 @@ def test_packages_without_their_memory_are_no_total() -> None:
     assert (total.packages.low_watts, total.packages.high_watts) == (pytest.approx(153.0), pytest.approx(186.5))
     result = EnergyResult(started_at="", energy_source=None, window_s=4.0, meters=[*ODD, *memory], total=total)
     assert answer_of(result) == (
-        "The total is unknown over 4.0 s; without memory, package-0, package-1 and package-2 by rapl draw 164.8 W, "
-        "between 153.0 and 186.5 W."
+        "The total is unknown over 4.0 s; without memory, package-0, package-1 and package-2 by rapl draw 165 W, "
+        "between 153 and 186 W."
     )
     # A psys below the packages is refuted without their memory, too.
     low_psys = bounded("psys", 150.0, scope="psys")
