@@ -64,7 +64,8 @@ ROWS = [sample(1, 90), sample(2, 60, tid=72), sample(3, 40), sample(0, 6, user=7
 
 
 def test_figures_of_samples() -> None:
-    record = build_on_cpu_profile(capture(ROWS), {72: "thread/sql/main"})
+    captured = capture(ROWS)
+    record = build_on_cpu_profile(captured, {72: "thread/sql/main"})
     assert (record.event, record.percent_of, record.cpus, record.window_s) == ("cpu-clock", "target", 3, 4.0)
     # 1,200 samples were due in 12 s of CPUs, of which 900 came and 600 met a running CPU.
     assert record.c0_percent == pytest.approx(100 * 600 / 1200)
@@ -75,6 +76,8 @@ def test_figures_of_samples() -> None:
     assert 1_700 < record.low_c0_ms < 2_000 < record.high_c0_ms < 2_300
     assert (record.complete_count, record.truncated_count, record.failed_count, record.lost_count) == (190, 0, 6, 9)
     assert (record.missed_count, record.copied_stacks_count, record.unseen_c0_ms) == (8, 21, 70.0)
+    assert (record.copied_stacks_count, record.unseen_c0_ms) == (captured.stacks_count, captured.unseen_cpu_ms)
+    assert captured.target_count <= captured.events_count - captured.idle_count
     assert (record.tool_cpu_s, record.bpf_s, record.ended, record.pids) == (0.25, 0.0625, None, [70])
     assert [
         (row.tid, row.comm, row.server_name, row.count, row.percent, row.c0_ms, row.stack_state)
