@@ -41,9 +41,9 @@ class _Windows:
             meter = CostMeter(tracer.program, lambda: events.read()[0])
             with WindowTracer(tracer) as opened:
                 opened.bound_cost(Budget(share), WINDOW_S, meter, used.read_s, events)
-                run = run_window(WINDOW_S, meter, used, *opened.parts)
+                passed = run_window(WINDOW_S, meter, used, *opened.parts)
                 cost = meter.collect()
-                window = opened.collect(run)
+                window = opened.collect(passed)
                 looks.collect()
         whole_s = meter.process_s + (cost.whole_s if cost is not None else 0.0)
         self.costs_percent.append(100.0 * whole_s / base_of_cost_s(used.used_s, WINDOW_S))
