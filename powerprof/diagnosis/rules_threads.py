@@ -92,7 +92,7 @@ def _group_polling_threads(evidence: Evidence) -> list[list[list[ThreadWakeups]]
 
 
 def find_polling_waits(evidence: Evidence) -> list[Finding]:
-    """Find threads that poll by a timer. Threads with the same remedy share a finding."""
+    """Find threads that poll by a timer. Known ones are faults if a setting or timer slack slows them down."""
     return [_report_polling(threads, evidence) for threads in _group_polling_threads(evidence)]
 
 
@@ -109,9 +109,11 @@ def _report_polling(threads: list[list[ThreadWakeups]], evidence: Evidence) -> F
         pace = f"{format_rate(woken_hz)} together"
         text = f"{len(threads)} threads ({names}){does} wake by their own timers, {pace}."
     slack_reasons, slack_lines, slack_tries = _propose_slack(threads, evidence)
+    # A known thread that no setting and no slack slows down is in the normal state of its release.
+    is_fault = periodic is None or bool(slack_tries or list_settings(periodic, evidence))
     return Finding(
         rule="polling_wait",
-        severity="fault",
+        severity="fault" if is_fault else "note",
         text=text,
         evidence=[_describe_exits(all_rows), *_describe_timeouts(all_rows)],
         remedy=[*slack_reasons, *list_polling_remedies(periodic, evidence, pace), *slack_lines],

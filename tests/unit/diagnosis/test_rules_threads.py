@@ -228,3 +228,24 @@ def test_the_most_helpful_change_saves_two_wakeups_per_second_in_all() -> None:
     assert [one.tid for one in note.tries] == [1, 3]
     assert {one.slack_ns for one in note.tries} == {50_000_000}
     assert predict_most_helpful(evidence(wakeups=rows, **counted(Questions=200))) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "variables", "severity"),
+    [
+        # A variable or 50 ms of slack slows the thread down.
+        ("thread/innodb/log_files_governor_thread", "pthread_cond_timedwait", {}, "fault"),
+        ("thread/innodb/page_cleaner_thread", "timerfd_read", {"innodb_max_dirty_pages_pct_lwm": "10"}, "fault"),
+        # Nothing does: this is how an idle server of the release is.
+        ("thread/innodb/log_files_governor_thread", "timerfd_read", {}, "note"),
+        ("thread/innodb/page_cleaner_thread", "timerfd_read", {"innodb_max_dirty_pages_pct_lwm": "0"}, "note"),
+        # An unknown thread is not known to be normal.
+        ("thread/other/worker", "timerfd_read", {}, "fault"),
+    ],
+)
+def test_a_known_thread_is_a_fault_only_with_a_remedy(
+    name: str, function: str, variables: dict[str, str], severity: str
+) -> None:
+    waits = row(name, 97.0, stack=[function, "loop"])
+    (finding,) = find_polling_waits(evidence(wakeups=[waits], variables={"version": "9.7.4", **variables}))
+    assert finding.severity == severity
