@@ -213,7 +213,7 @@ def judge_host(host: Host, folder: Path, monkeypatch: pytest.MonkeyPatch) -> lis
         (procfs / name).write_text(text)
     monkeypatch.setenv("POWERPROF_SYSFS", str(sysfs))
     monkeypatch.setenv("POWERPROF_PROCFS", str(procfs))
-    clock = _stub_perf(host, monkeypatch)
+    clock = stub_perf(host, monkeypatch)
     files = _Files(sysfs, host)
     files.move(0.0)
     with ExitStack() as stack:
@@ -261,7 +261,7 @@ def _judge(host: Host, choice: str, readings: Sequence[EnergyReading], notes: Se
     return Verdict(word, choice, total.watts, tuple(total.domains))
 
 
-def _stub_perf(host: Host, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def stub_perf(host: Host, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Replace the kernel's perf counters by those of the host. Return the cell of the time."""
     clock = [0.0]
     if not host.sensors:
