@@ -40,12 +40,17 @@ class SliceEstimates:
         self._causes = _count_by_slice(sliced.causes, len(capture.cause_entries()), len(sliced.slices))
         wakings = _count_by_slice(sliced.wakings, len(capture.wakings), len(sliced.slices))
         self._wakings = SlicedCounts(weights, lengths_s, wakings.sum(axis=0).tolist(), None)
+        self._own_pids = sorted(capture.own_pids())
         self._waking_factors = wakings @ self._wakings.weights / np.maximum(wakings.sum(axis=1), 1)
 
     def scale_exits(self, entries: Array) -> Array:
-        """Return the sums by cause (CAUSE) of the whole window."""
+        """Return the sums by cause (CAUSE) of the whole window.
+
+        powerprof's own idle exits stay as they are: it runs at the edges of slices, and hardly between slices.
+        """
         scaled = entries.copy()
         factors = self._causes @ self._exits.weights / np.maximum(self._causes.sum(axis=1), 1)
+        factors[np.isin(entries["next_tgid"], self._own_pids)] = 1.0
         for name in SUMS:
             values = factors[:, np.newaxis] * entries[name] if entries[name].ndim > 1 else factors * entries[name]
             scaled[name] = np.rint(values)

@@ -140,7 +140,7 @@ def build_capture(
     ran, own = window.trace.ran, sorted(own_pids())
     if window.sliced is not None:
         pids = None if target.system else [*stacks.images, *target.pids]
-        ran = scale_run_times(window.slice_runs, window.sliced.slices, window.sliced.used_s, pids)
+        ran = scale_run_times(window.slice_runs, window.sliced.slices, window.sliced.used_s, pids, own)
     own_count = int(causes["count"][np.isin(causes["next_tgid"], own)].sum())
     # No CPU has edges if the idle governor changed just then: its change makes the counters anew.
     cpu_time_s = window.window_s * len(window.edges)

@@ -28,7 +28,7 @@ _SHORTEST_S, _LONGEST_S = 0.1, 0.5
 LOOK_S = 1.0
 _FIRST_LOOK_S = 0.25
 # The cost of one attachment and one detachment with the edges of a slice, until they are measured.
-_SWITCH_COST_S = 0.012
+_SWITCH_COST_S = 0.016
 # The price of fewer events is unknown.
 _FEW_EVENTS = 100
 # The weight of the latest switch in its expected cost.
@@ -155,7 +155,7 @@ class SliceController:
         bounds = [0.0]
         for (_, to_s, is_slice), (from_s, _, is_next_slice) in pairwise(traced):
             share = 0.5 + 0.5 * (is_slice - is_next_slice)
-            bounds.append(to_s + share * (from_s - to_s))
+            bounds.append(min(to_s + share * (from_s - to_s), from_s))
         bounds.append(end_s)
         return [
             Stratum(begin_s, max(next_s, to_s), from_s, to_s)

@@ -20,7 +20,7 @@ from powerprof.measure.idle_edges import read_edge
 from powerprof.measure.procfs import compute_accounting, read_stat
 from powerprof.measure.residency import compute_residency, find_inconsistency
 from powerprof.system.closeable import Closeable
-from powerprof.system.own_processes import read_own_cost
+from powerprof.system.own_processes import own_pids, read_own_cost
 from powerprof.tracing.bpf.shared_numbers import CpuPhase
 from powerprof.tracing.captures import Array, CpuEdge
 from powerprof.tracing.idle import IdleTrace, IdleTracer, TracedWindow
@@ -124,7 +124,7 @@ class TraceMonitor(Closeable):
         if not pieces:
             self.traced_share = 0.0
             return trace
-        whole = sum_pieces(pieces, start_ns, kernel_ns(), _count_exits(began, self._snapshot))
+        whole = sum_pieces(pieces, start_ns, kernel_ns(), _count_exits(began, self._snapshot), own_pids())
         self.traced_share = whole.traced_share
         return replace(trace, causes=whole.causes, totals=whole.totals, ran=whole.ran)
 

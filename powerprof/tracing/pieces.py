@@ -7,7 +7,7 @@ piece saw.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -43,8 +43,13 @@ class WholeInterval(msgspec.Struct, frozen=True):
     traced_share: float
 
 
-def sum_pieces(pieces: Sequence[Piece], start_ns: int, end_ns: int, whole_count: int | None) -> WholeInterval:
-    """Return the estimates of an interval from at least one piece. `whole_count`: the kernel's count of idle exits."""
+def sum_pieces(
+    pieces: Sequence[Piece], start_ns: int, end_ns: int, whole_count: int | None, own_pids: Collection[int] = ()
+) -> WholeInterval:
+    """Return the estimates of an interval from at least one piece.
+
+    `whole_count`: the kernel's count of idle exits. `own_pids`: powerprof's, whose figures stay as they are.
+    """
     bounds = [start_ns, *((one.to_ns + other.from_ns) // 2 for one, other in pairwise(pieces)), end_ns]
     slices = [
         TracedSlice(
@@ -58,7 +63,10 @@ def sum_pieces(pieces: Sequence[Piece], start_ns: int, end_ns: int, whole_count:
     ]
     lengths_s, exits = [part.traced_s for part in slices], [part.exits_count for part in slices]
     weights = SlicedCounts([part.weight for part in slices], lengths_s, exits, whole_count).weights
-    scaled = [_scale(piece.causes, SUMS, weight) for piece, weight in zip(pieces, weights.tolist(), strict=True)]
+    scaled = []
+    for piece, weight in zip(pieces, weights.tolist(), strict=True):
+        is_own = np.isin(piece.causes["next_tgid"], list(own_pids))
+        scaled += [_scale(piece.causes[~is_own], SUMS, weight), piece.causes[is_own]]
     totals = pieces[-1].totals.copy()
     parts = [_scale(piece.totals, _TOTALS, weight) for piece, weight in zip(pieces, weights.tolist(), strict=True)]
     for name in _TOTALS:
@@ -66,7 +74,7 @@ def sum_pieces(pieces: Sequence[Piece], start_ns: int, end_ns: int, whole_count:
     return WholeInterval(
         sum_by_key(np.concatenate(scaled), CAUSE_KEY.names or (), SUMS, "gaps"),
         totals,
-        scale_run_times([piece.ran for piece in pieces], slices, None, None),
+        scale_run_times([piece.ran for piece in pieces], slices, None, None, own_pids),
         min(1.0, 1e9 * sum(lengths_s) / max(1, end_ns - start_ns)),
     )
 

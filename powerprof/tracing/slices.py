@@ -151,15 +151,20 @@ def _add(one: int | None, other: int | None) -> int | None:
 
 
 def scale_run_times(
-    parts: Sequence[RunTimes], slices: Sequence[TracedSlice], used_s: float | None, pids: Collection[int] | None
+    parts: Sequence[RunTimes],
+    slices: Sequence[TracedSlice],
+    used_s: float | None,
+    pids: Collection[int] | None,
+    own_pids: Collection[int] = (),
 ) -> RunTimes:
     """Return the running time of the whole window.
 
     `used_s`: the target's CPU time by the kernel's clock, which its threads add up to. `pids`: the target's processes,
-    None for the whole system.
+    None for the whole system. `own_pids`: powerprof's, which run at the edges of slices and hardly between slices.
     """
     threads = np.concatenate([part.threads for part in parts])
     unseen = np.concatenate([np.full(len(part.threads), slices[at].weight - 1.0) for at, part in enumerate(parts)])
+    unseen[np.isin(threads["pid"], list(own_pids))] = 0.0
     extra = np.array([part.weight - 1.0 for part in slices])
     others, target = np.array([part.others_ns for part in parts]), np.array([part.target_ns for part in parts])
     if pids is None:

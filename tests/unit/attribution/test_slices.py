@@ -155,3 +155,17 @@ def test_slices_are_saved(tmp_path: Path) -> None:
     path = tmp_path / captures.FILE
     path.write_bytes(captures.encode(made))
     assert captures.load(path).sliced == made.sliced
+
+
+def test_powerprof_itself_is_not_scaled() -> None:
+    """It runs at the edges of slices, so that its share in the slices is not its share in the window."""
+    own = 77
+    parts = [_ran((own, own, RunKind.OTHER, 4.0), (101, PID, RunKind.TARGET, 10.0))] * 4
+    ran = scale_run_times(parts, SLICES, None, [PID], [own])
+    times = {tid: ns / MS for tid, ns in ran.threads[["tid", "ns"]].tolist()}
+    assert times == {own: 16.0, 101: 10 + 3 * 10 * 5}
+    records = exits(*[own_timer(101)] * 10, *[{"next_tid": own, "next_tgid": own, "flags": 0}] * 4)
+    causes = _counts((0, 0, 4), (0, 1, 2), (0, 2, 2), (0, 3, 2), (1, 1, 2), (1, 2, 2))
+    record = attribution(records, sliced=_sliced(causes, None), own_pid=own)
+    (itself,) = [cause for cause in record.other_causes if cause.process == "powerprof"]
+    assert itself.count == 4 and record.wakeups[0].count == 4 + 6 * 5
