@@ -59,6 +59,7 @@ def command(options: Options) -> None:
     """Read a record and render it."""
     name, files = options.name, [*json_output(options.json), *options.outputs]
     check_targets(files)
+    from powerprof.model.text import wrap
     from powerprof.report.kinds import load_saved, name_of, reported_kind
     from powerprof.report.yearly import PriceTerms, parse_terms, yearly_sentence
 
@@ -77,7 +78,8 @@ def command(options: Options) -> None:
         output.write_files(record, files, extras)
         # The report is printed only if no file was requested.
         if not options.outputs and options.json != "-":
-            terminal.print_report([*terminal.report_lines(record, view), *([derived] if derived else [])])
+            last = wrap(derived, terminal.terminal_width()) if derived else []
+            terminal.print_report([*terminal.report_lines(record, view), *last])
 
 
 def _choose_view(record: Any, everything: bool, **asked: Any) -> View:

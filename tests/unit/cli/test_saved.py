@@ -23,6 +23,7 @@ from powerprof.live.intervals import LiveInterval
 from powerprof.model.records import ServerInfo
 from powerprof.model.runs import RunInfo, RunStore
 from powerprof.report import history
+from tests.conftest import REPOSITORY
 from tests.unit.queries import test_comparison as compared
 from tests.unit.report import sample_records
 from tests.unit.report.distinct_records import make
@@ -199,3 +200,10 @@ def test_watch_ends_after_its_count(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert len(capsys.readouterr().out.splitlines()) == 3
     assert app.run_app(["watch", "--system", "--plain", "--count", "2"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1 + 2
+
+
+def test_the_yearly_sentence_has_the_lines_of_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+    saved = REPOSITORY / "tests/fixtures/saved/run-0001"
+    assert app.run_app(["report", str(saved), "--price", "0.30EUR", "--grid", "380"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "kWh" in " ".join(lines[-4:]) and max(map(len, lines[-4:])) <= 80
