@@ -62,7 +62,23 @@ def test_fetched_debug_file_names_functions(
     monkeypatch.delenv("DEBUGINFOD_URLS", raising=False)
 
     def attributed(pid: int) -> dict[str, Any]:
-        return _json(cli(["attribute", "--pid", str(pid), "--duration", "2", "--meter", "none", "--json", "-"]))
+        return _json(
+            cli(
+                [
+                    "attribute",
+                    "--max-cost",
+                    "none",
+                    "--pid",
+                    str(pid),
+                    "--duration",
+                    "2",
+                    "--meter",
+                    "none",
+                    "--json",
+                    "-",
+                ]
+            )
+        )
 
     with running(stripped) as info:
         pid = str(info["pid"])

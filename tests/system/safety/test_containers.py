@@ -69,7 +69,19 @@ def container(tmp_path: Path, compilers: Sequence[str]) -> Iterator[int]:
 
 
 def attributed(*words: str, prefix: Sequence[str] = ()) -> dict[str, Any]:
-    argv = [*prefix, sys.executable, "-m", "powerprof", "attribute", *words, "--no-save", "--json", "-"]
+    argv = [
+        *prefix,
+        sys.executable,
+        "-m",
+        "powerprof",
+        "attribute",
+        "--max-cost",
+        "none",
+        *words,
+        "--no-save",
+        "--json",
+        "-",
+    ]
     done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)

@@ -49,7 +49,19 @@ def test_an_unwind_table_at_the_end_of_the_address_space_costs_its_own_names_onl
     program.chmod(0o755)
     with running(program, "1", "60") as process:
         done = powerprof_cli(
-            ["attribute", "--pid", str(process.pid), "--duration", "2.5", "--meter", "none", "--json", "-"]
+            [
+                "attribute",
+                "--max-cost",
+                "none",
+                "--pid",
+                str(process.pid),
+                "--duration",
+                "2.5",
+                "--meter",
+                "none",
+                "--json",
+                "-",
+            ]
         )
     assert (done.code, "Traceback" in done.err) == (0, False), done.err
     assert json.loads(done.out)["target"]["pid"] == process.pid
@@ -63,7 +75,19 @@ def test_a_program_whose_name_is_no_text_is_reported_with_what_can_be_read_of_it
     program.chmod(0o755)
     with running(program, "1", "60") as process:
         done = powerprof_cli(
-            ["attribute", "--pid", str(process.pid), "--duration", "2.5", "--meter", "none", "--json", "-"]
+            [
+                "attribute",
+                "--max-cost",
+                "none",
+                "--pid",
+                str(process.pid),
+                "--duration",
+                "2.5",
+                "--meter",
+                "none",
+                "--json",
+                "-",
+            ]
         )
     assert (done.code, "Traceback" in done.err) == (0, False), done.err
     target = json.loads(done.out)["target"]

@@ -76,7 +76,9 @@ def test_this_host_s_own_numbers_are_the_kernel_s() -> None:
 
 @pytest.mark.parametrize("target", [["--pid", "PID"], ["--system"]], ids=" ".join)
 def test_attribute_names_a_sleeper_with_its_function(program: str, target: list[str]) -> None:
-    record = _record(_WITH_PROGRAMS, program, "attribute", *target, "--duration", "2", "--meter", "none")
+    record = _record(
+        _WITH_PROGRAMS, program, "attribute", "--max-cost", "none", *target, "--duration", "2", "--meter", "none"
+    )
     check_balance(record["conservation"])
     rows = [*record["wakeups"], *record["wakings_without_exit"]]
     assert all(row["thread"]["tid"] < OUTSIDE and (row["thread"]["pid"] or 0) < OUTSIDE for row in rows)
@@ -116,7 +118,21 @@ def test_profile_names_the_functions_of_a_busy_program(program: str) -> None:
 
 
 def test_watch_names_it_and_the_processes_outside(program: str) -> None:
-    words = ("watch", "--pid", "PID", "--count", "2", "--interval", "1", "--json-lines", "--no-ask", "--meter", "none")
+    words = (
+        "watch",
+        "--max-cost",
+        "none",
+        "--pid",
+        "PID",
+        "--count",
+        "2",
+        "--interval",
+        "1",
+        "--json-lines",
+        "--no-ask",
+        "--meter",
+        "none",
+    )
     done = _run(_WITH_PROGRAMS, program, *words)
     assert done.returncode == 0, done.stderr
     intervals = [json.loads(line) for line in done.stdout.splitlines()]
@@ -143,7 +159,7 @@ def test_an_idle_run_knows_its_causes() -> None:
 def test_proc_of_the_outer_namespace_is_refused() -> None:
     argv = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-m", "powerprof"]
     done = subprocess.run(
-        [*argv, "attribute", "--system", "--duration", "1", "--no-save"],
+        [*argv, "attribute", "--max-cost", "none", "--system", "--duration", "1", "--no-save"],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,

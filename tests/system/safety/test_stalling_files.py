@@ -151,7 +151,18 @@ def test_the_report_names_what_it_left_out_and_the_functions_of_other_accounts(h
     subprocess.run(words, input=code, text=True, check=True)
     other = subprocess.Popen([program], user=UID + 7, group=UID + 7, extra_groups=[])
     try:
-        words = ["attribute", "--pid", f"{hostile},{other.pid}", "--duration", "2", "--no-save", "--json", "-"]
+        words = [
+            "attribute",
+            "--max-cost",
+            "none",
+            "--pid",
+            f"{hostile},{other.pid}",
+            "--duration",
+            "2",
+            "--no-save",
+            "--json",
+            "-",
+        ]
         code, out, err = ended(start(*words))
         assert code == 0, err
         record = json.loads(out)

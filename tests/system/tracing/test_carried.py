@@ -61,7 +61,18 @@ def test_attribute_knows_each_function_at_its_rate_without_a_compiler(
 ) -> None:
     """On kernels that no carried program fits it says what is missing instead."""
     with sleepers(tmp_path) as truth:
-        words = ("attribute", "--pid", str(truth["pid"]), "--duration", "3", "--json", "-", "--no-save")
+        words = (
+            "attribute",
+            "--max-cost",
+            "none",
+            "--pid",
+            str(truth["pid"]),
+            "--duration",
+            "3",
+            "--json",
+            "-",
+            "--no-save",
+        )
         compiling = without_a_compiler(bare, *words, POWERPROF_CARRIED="0")
         done = without_a_compiler(bare, *words)
     assert compiling.returncode == 3

@@ -26,7 +26,9 @@ def pid(request: pytest.FixtureRequest, tmp_path: Path, compilers: tuple[str, st
 
 
 def test_stacks_have_the_functions_of_the_file(powerprof_cli: Cli, pid: int) -> None:
-    result = powerprof_cli(["attribute", "--pid", str(pid), "--duration", "1.5", "--no-save", "--json", "-"])
+    result = powerprof_cli(
+        ["attribute", "--max-cost", "none", "--pid", str(pid), "--duration", "1.5", "--no-save", "--json", "-"]
+    )
     assert result.code == 0, result.err
     found = json.loads(result.out)
     rows = [*found["wakeups"], *found["wakings_without_exit"]]

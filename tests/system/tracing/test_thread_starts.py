@@ -70,7 +70,8 @@ def test_cure_and_attribute_name_the_threads(pid: int, powerprof_cli: Cli) -> No
     assert error == f"error: process {pid} has no thread '1'"
     assert hint.startswith("hint: its threads: ") and hint.endswith(f"ps -L -o tid,comm -p {pid} lists all")
     result = powerprof_cli(
-        ["attribute", "--pid", str(pid), "--duration", "1.5", "--no-save", "--json", "-"], timeout=60
+        ["attribute", "--max-cost", "none", "--pid", str(pid), "--duration", "1.5", "--no-save", "--json", "-"],
+        timeout=60,
     )
     assert result.code == 0, result.err
     record = msgspec.json.decode(result.out, type=Attribution)
