@@ -34,7 +34,7 @@ from powerprof.system.errors import reason_of
 from powerprof.system.files import try_text
 from powerprof.system.foreign_text import whole
 from powerprof.system.reader_process import account_ids, process_of, shared
-from powerprof.system.tasks import is_stopped, parent_of
+from powerprof.system.tasks import find_stop, parent_of
 
 if TYPE_CHECKING:
     from powerprof.database.base import Sql
@@ -89,7 +89,8 @@ def connect_socket(path: Path, account: HostUser | None, pid: int | None, patien
 
 def explain_silence(pid: int | None) -> str | None:
     """Return the reason if the process of a server does not answer because it was stopped."""
-    return "the server was stopped by a signal or a debugger" if pid is not None and is_stopped(pid) else None
+    stop = find_stop(pid) if pid is not None else None
+    return None if stop is None else f"the server was {stop.how}"
 
 
 def read_process_account(pid: int) -> int | None:

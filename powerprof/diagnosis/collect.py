@@ -240,7 +240,7 @@ def _inspect(subject: Subject, duration_s: float, life: TargetLife, say: Say) ->
         announce(say, f"watching {subject.label}", left_s)
         ended = run_window(left_s, life).ended
     if ended is not None and ended.is_of_target:
-        if ended.how != "target_stopped":
+        if ended.how not in ("target_stopped", "target_frozen"):
             raise_ended(ended)
         evidence = _build_silent_evidence(subject, attribution, ended.after_s or duration_s, notes)
         return Inspection(evidence, attribution, capture, ended, refusal)

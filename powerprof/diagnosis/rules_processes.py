@@ -98,10 +98,12 @@ _KINDS = (
 
 def find_stopped_server(evidence: Evidence) -> list[Finding]:
     """Find a server whose process is stopped."""
-    text = (
-        f"A signal or a debugger stopped process {evidence.pid} of this server: it executes nothing until it resumes."
-    )
-    remedy = [f"to resume it: kill -CONT {evidence.pid}"]
+    # A saved diagnosis does not know which: the control group of a container or a signal.
+    text = f"Process {evidence.pid} of this server is stopped: it executes nothing until it resumes."
+    remedy = [
+        f"after a signal or a debugger: kill -CONT {evidence.pid}",
+        "in a frozen control group (State S in /proc, docker pause): docker unpause, or 0 in its cgroup.freeze",
+    ]
     finding = Finding(rule="stopped_server", severity="fault", text=text, evidence=[], remedy=remedy)
     return [finding] if evidence.is_stopped else []
 

@@ -29,7 +29,7 @@ from powerprof.system.reader_process import link_of
 from powerprof.system.server_names import is_postgres_program
 from powerprof.system.server_roles import read_roles
 from powerprof.system.targets import Target, list_family
-from powerprof.system.tasks import is_stopped, process_folder
+from powerprof.system.tasks import Stop, find_stop, process_folder
 
 # Each look wakes a CPU. Verbs that sample or sum look as often as they do for processes that join the target.
 LOOK_S, SHORT_LOOK_S = 1.0, 0.2
@@ -177,8 +177,8 @@ class TargetLife(Closeable, WindowPart):
         for pid, program in self._programs.items():
             if pid in ended or pid not in self._descriptors:
                 return "target_ended", "ended", pid
-            if is_stopped(pid):
-                return "target_stopped", "was stopped by a signal or a debugger", pid
+            if (stop := find_stop(pid)) is not None:
+                return _name_stop(stop), f"was {stop.how}", pid
             # A thread may choose its comm, and a file that was moved has another path. Only an exec changes both.
             if _read_comm(pid) != program.comm and (now := _read_program(pid)).file != program.file:
                 return "target_replaced", f"executed another program, {now.label}", pid
@@ -192,8 +192,9 @@ class TargetLife(Closeable, WindowPart):
         pids = self._target.members()
         if not pids:
             return "target_ended", "has no processes any more", 0
-        if all(map(is_stopped, pids)):
-            return "target_stopped", "was stopped by a signal or a debugger", pids[0]
+        stops = [stop for stop in map(find_stop, pids) if stop is not None]
+        if len(stops) == len(pids):
+            return _name_stop(stops[0]), f"was {stops[0].how}", pids[0]
         return None
 
     def _word_end(self, how: EndOfTarget, what: str, pid: int) -> Ended:
@@ -208,6 +209,10 @@ class TargetLife(Closeable, WindowPart):
     def _ends_soon(self, pid: int) -> bool:
         descriptor = self._descriptors.get(pid)
         return descriptor is None or bool(descriptors.readable([descriptor], _SHUTDOWN_S))
+
+
+def _name_stop(stop: Stop) -> EndOfTarget:
+    return "target_frozen" if stop.is_frozen else "target_stopped"
 
 
 def _read_program(pid: int) -> _Program:

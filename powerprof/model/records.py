@@ -362,15 +362,15 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str] = {}
 
 
-EndOfTarget = Literal["target_ended", "target_stopped", "target_replaced", "target_restarted"]
+EndOfTarget = Literal["target_ended", "target_stopped", "target_frozen", "target_replaced", "target_restarted"]
 
 
 class Ended(msgspec.Struct, frozen=True):
     """The early end of a measurement.
 
     Attributes:
-        how: by a signal (`interrupted`), an error (`failed`), or the target: it ended, was stopped, executed another
-            program (`replaced`), or restarted all its processes.
+        how: by a signal (`interrupted`), an error (`failed`), or the target: it ended, was stopped, was frozen by its
+            control group, executed another program (`replaced`), or restarted all its processes.
         why: the reason in words.
         after_s: the time from the beginning of the window; None if several windows were measured.
         pid: the process of the target that ended, stopped or changed.
@@ -388,7 +388,9 @@ class Ended(msgspec.Struct, frozen=True):
 
     @property
     def resume_hint(self) -> str | None:
-        """The command that resumes a stopped target; None for other ends."""
+        """The way to resume a stopped target; None for other ends."""
+        if self.how == "target_frozen":
+            return "docker unpause, or 0 in the cgroup.freeze of its group, resumes it"
         return f"kill -CONT {self.pid} resumes it" if self.how == "target_stopped" else None
 
     @property
@@ -397,7 +399,7 @@ class Ended(msgspec.Struct, frozen=True):
         if self.after_s is None:
             return self.why
         # The kernel reports only the end of processes at once.
-        at = "at the latest " if self.how in ("target_stopped", "target_replaced") else ""
+        at = "at the latest " if self.how in ("target_stopped", "target_frozen", "target_replaced") else ""
         return f"{self.why} {at}{self.after_s:.{1 if self.after_s >= 1 else 2}f} s after the window began"
 
 

@@ -284,6 +284,19 @@ def group_of(pid: int) -> str | None:
     return next((path for path in [*first, *groups.values()] if path != "/"), "/")
 
 
+def find_frozen_group(pid: int) -> Path | None:
+    """Return the folder of the control group that froze a process (`docker pause`, cgroup.freeze); None without one."""
+    root, path = _find_unified(), group_of(pid)
+    if root is None or not path:
+        return None
+    folder = root / path.lstrip("/")
+    if "frozen 1" not in (try_text(folder / "cgroup.events") or "").splitlines():
+        return None
+    # A group is frozen with the groups above it.
+    above = [group for group in (folder, *folder.parents) if group.is_relative_to(root)]
+    return next((group for group in above if try_text(group / "cgroup.freeze") == "1"), folder)
+
+
 def service_of(pid: int) -> str | None:
     """Return the system's service of a process; None if it belongs to none, or to a user's: drop-ins would miss it."""
     group = group_of(pid)

@@ -30,7 +30,7 @@ from powerprof.system.reader_process import link_of
 from powerprof.system.server_names import is_postgres_program, is_server_program, is_starter, list_meant_programs
 from powerprof.system.server_roles import read_titles
 from powerprof.system.similar_names import find_similar
-from powerprof.system.tasks import has_ended, is_ended, is_stopped, list_threads, look_up, process_folder
+from powerprof.system.tasks import find_stop, has_ended, is_ended, list_threads, look_up, process_folder
 
 _CGROUPS = Path("/sys/fs/cgroup")
 # The folder of a private server (database.runtree), which its command line contains.
@@ -411,10 +411,9 @@ def resolve_target(
     except SeveralServersError as error:
         error.hint = f"{error.hint}, or all processes by --system" if default_system else error.hint
         raise
-    if not may_be_stopped and target.pids and all(map(is_stopped, target.pids)):
-        raise PowerprofError(
-            f"a signal or a debugger stopped {target.label} ({target.first})", f"kill -CONT {target.first} resumes it"
-        )
+    stops = [] if may_be_stopped else [stop for stop in map(find_stop, target.pids) if stop is not None]
+    if stops and len(stops) == len(target.pids):
+        raise PowerprofError(f"{target.label} ({target.first}) was {stops[0].how}", f"{stops[0].remedy} resumes it")
     if target.note:
         say(target.note)
     return target

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from powerprof.system.cgroups import find_frozen_group
 from powerprof.system.files import read_fields, try_text
 from powerprof.system.foreign_text import printable, whole
 from powerprof.system.paths import procfs
@@ -46,9 +47,25 @@ def _read_state(folder: Path) -> str:
     return (try_text(folder / "status") or "").partition("\nState:\t")[2][:1]
 
 
+class Stop(msgspec.Struct, frozen=True):
+    """What stopped a process, as the end of "it was …", and the command that resumes it."""
+
+    how: str
+    remedy: str
+    is_frozen: bool = False
+
+
+def find_stop(pid: int) -> Stop | None:
+    """Return what stopped the process: a signal (SIGSTOP), a debugger or its control group; None if it is not."""
+    if _read_state(process_folder(pid)) in ("T", "t"):
+        return Stop("stopped by a signal or a debugger", f"kill -CONT {pid}")
+    group = find_frozen_group(pid)
+    return None if group is None else Stop("frozen by its control group", f"echo 0 > {group / 'cgroup.freeze'}", True)
+
+
 def is_stopped(pid: int) -> bool:
-    """Return whether a signal (SIGSTOP) or a debugger has stopped the process."""
-    return _read_state(process_folder(pid)) in ("T", "t")
+    """Return whether a signal (SIGSTOP), a debugger or a frozen control group has stopped the process."""
+    return find_stop(pid) is not None
 
 
 _SWITCHES = "voluntary_ctxt_switches"

@@ -147,7 +147,7 @@ def test_a_stopped_server_is_named_and_asked_nothing(
         server.resume()
     assert done.code == 0, done.err
     words = " ".join(done.out.split())
-    assert words.startswith(f"A signal or a debugger stopped process {server.pid} of this server")
+    assert words.startswith(f"Process {server.pid} of this server is stopped")
     assert f"kill -CONT {server.pid}" in words
 
 

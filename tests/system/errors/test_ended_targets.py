@@ -8,6 +8,7 @@ import os
 import random
 import re
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -184,6 +185,53 @@ def test_a_command_says_that_its_target_ended(
     root_bpf: None, mariadbd: Path, powerprof_cli: Cli, tmp_path: Path, case: tuple[str, str, str, str]
 ) -> None:
     try_case(powerprof_cli, tmp_path, case)
+
+
+@pytest.fixture
+def group(root_bpf: None) -> Iterator[Path]:
+    """A control group of the unified hierarchy, which is thawed and removed at the end."""
+    for root in (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified")):
+        if (root / "cgroup.controllers").exists():
+            break
+    else:
+        pytest.skip("this host has no unified hierarchy of control groups")
+    folder = root / f"powerprof-test-{os.getpid()}"
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        (folder / "cgroup.freeze").write_text("0")
+        (folder / "cgroup.kill").write_text("1")
+        while "populated 1" in (folder / "cgroup.events").read_text():
+            time.sleep(0.01)
+        folder.rmdir()
+
+
+@pytest.mark.parametrize("command", ["attribute --cgroup", "offcpu --cgroup", "profile --pid", "diagnose --pid"])
+def test_a_frozen_control_group_ends_the_window(group: Path, powerprof_cli: Cli, command: str) -> None:
+    """`docker pause` freezes the group of a container. Its processes are asleep for /proc, not stopped."""
+    verb, option = command.split()
+    process = subprocess.Popen(["sleep", "60"])
+    (group / "cgroup.procs").write_text(str(process.pid))
+    words = [verb, option, str(group) if option == "--cgroup" else str(process.pid), *_TIME]
+    try:
+        running = Announced([*words, "--no-save"], powerprof_cli.environment())
+        running.until_window()
+        time.sleep(0.5)
+        (group / "cgroup.freeze").write_text("1")
+        done = running.end()
+        refused = powerprof_cli([*words, "--no-save"]) if verb != "diagnose" else None
+    finally:
+        process.kill()
+        (group / "cgroup.freeze").write_text("0")
+        process.wait()
+    errors = [line for line in done.err.splitlines() if "error: " in line]
+    assert (done.code, len(errors)) == (1, 1), done
+    assert re.search(r"was frozen by its control group at the latest \d\.\d+ s after the window began$", errors[0])
+    assert "cgroup.freeze" in done.err
+    if refused is not None:
+        assert refused.code == 1
+        assert "was frozen by its control group" in refused.err and f"echo 0 > {group}/cgroup.freeze" in refused.err
 
 
 @pytest.mark.nightly

@@ -106,7 +106,7 @@ def test_a_server_is_refused_only_if_all_its_processes_are_stopped(
     for state, is_refused in (("T", True), ("t", True), ("S", False)):
         fake_tree({**_process(10, "postgres", state="T", children="11 "), **_process(11, "postgres", 10, state=state)})
         words = TargetWords(["10"])
-        with pytest.raises(PowerprofError, match=r"stopped postgres \(10\)") if is_refused else nullcontext():
+        with pytest.raises(PowerprofError, match=r"postgres \(10\) was stopped") if is_refused else nullcontext():
             resolve_target(words, print)
         assert resolve_target(words, print, may_be_stopped=True).pids == (10, 11)
 
