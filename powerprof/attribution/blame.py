@@ -31,7 +31,7 @@ from powerprof.model.records import EnergyReading, EnergySplit, Note
 from powerprof.stacks.runtimes import runtime_notes
 from powerprof.system.tasks import ENDED, Task, restore_traced
 from powerprof.tracing.bpf.shared_numbers import RunKind
-from powerprof.tracing.captures import Array
+from powerprof.tracing.captures import Array, CpuEdge, count_reference_exits
 from powerprof.tracing.idle_data import RunTimes
 
 # Less running time without a row gets no note.
@@ -346,7 +346,7 @@ def build_attribution(capture: Capture, stacks: SiteStacks) -> Attribution:
         target=capture.target,
         window_s=capture.window_s,
         cpus=len(edges),
-        conservation=build_conservation(traced, ended_by, capture.lost_count, edges, capture.stat_idle_percent),
+        conservation=build_conservation(traced, ended_by, capture.lost_count, edges, _idle_percent(capture, edges)),
         wakeups=wakeups,
         stacks=_stack_counts(stacks, rows, capture.stacks_lost_count),
         tool=capture.tool,
@@ -373,6 +373,14 @@ def build_attribution(capture: Capture, stacks: SiteStacks) -> Attribution:
         ended=capture.ended,
         slicing=None if estimates is None else estimates.describe(np.flatnonzero(is_blamed)),
     )
+
+
+def _idle_percent(capture: Capture, edges: Mapping[int, CpuEdge]) -> float | None:
+    """Return the idle time by /proc/stat. No CPU idled in slices in which the kernel counted no idle exit."""
+    reference = count_reference_exits(edges)
+    if capture.sliced is not None and reference is not None and not reference[1]:
+        return 0.0
+    return capture.stat_idle_percent
 
 
 def _count_target_by_part(capture: Capture, blamer: Blamer, count: int) -> list[float]:

@@ -213,7 +213,7 @@ def answer_of(record: Attribution) -> str:
     rest = "" if checked == balance.ALL_ACCOUNTED else f" {checked}"
     window = f"in {text.number(record.window_s, 1)} s"
     if sliced is not None:
-        rest = f" {describe_slices(sliced)}{rest}"
+        rest = f" {describe_slices(sliced, has_ranges=mine > 0)}{rest}"
         window = f"in the traced {text.number(sliced.traced_percent, 0)} % of {text.number(record.window_s, 1)} s"
     if not mine or not record.window_s:
         woken = _busy_wakings_text(name, record)
@@ -224,10 +224,10 @@ def answer_of(record: Attribution) -> str:
     return f"{name} wakes the CPUs {rate} times a second{share}: {_main_causes(record, mine)}.{rest}"
 
 
-def describe_slices(sliced: Slicing) -> str:
-    """Return the sentence on the traced part of the window."""
+def describe_slices(sliced: Slicing, *, has_ranges: bool) -> str:
+    """Return the sentence on the traced part of the window. Rates of wakings on running CPUs have no intervals."""
     part = f"{text.number(sliced.traced_percent, 0)} % of the window in {text.plural(sliced.slices_count, 'slice')}"
-    return f"Traced {part}: rates are estimates with 95 % intervals."
+    return f"Traced {part}: rates are estimates{' with 95 % intervals' if has_ranges else ''}."
 
 
 def main_place(record: Attribution) -> tuple[str, str | None, float]:

@@ -12,6 +12,7 @@ import pytest
 
 from powerprof.attribution import capture as captures
 from powerprof.attribution.merge import merge_equal_rows
+from powerprof.report.wakeups import answer_of
 from powerprof.system.errors import DataError
 from powerprof.tracing.bpf.shared_numbers import RunKind
 from powerprof.tracing.captures import CpuEdge
@@ -169,3 +170,15 @@ def test_powerprof_itself_is_not_scaled() -> None:
     record = attribution(records, sliced=_sliced(causes, None), own_pid=own)
     (itself,) = [cause for cause in record.other_causes if cause.process == "powerprof"]
     assert itself.count == 4 and record.wakeups[0].count == 4 + 6 * 5
+
+
+def test_a_busy_window_claims_no_intervals() -> None:
+    """Wakings of running CPUs are estimates without intervals."""
+    wakings, counts = [waking(101, 12)], _counts((0, 0, 6), (0, 1, 6))
+    # The CPUs idled in the window, and not in the slices.
+    edges = [CpuEdge(0, 0, 10_000 * MS, 0)]
+    sliced = _sliced(b"", 900, wakings=counts)
+    record = attribution(_records()[:0], wakings, sliced=sliced, stat_idle_percent=30.0, edges=edges)
+    answer = answer_of(record)
+    assert "in 4 slices: rates are estimates." in answer and "95 %" not in answer
+    assert "rates are estimates with 95 % intervals." in answer_of(_record())
