@@ -15,7 +15,7 @@ from unittest.mock import patch
 from powerprof.stacks.registers import AARCH64, X86_64, Machine
 from powerprof.system.targets import Target
 from powerprof.tracing import functions as functions_tracer
-from powerprof.tracing import idle_program, statements
+from powerprof.tracing import idle_program, statement_definitions
 from powerprof.tracing import offcpu as offcpu_tracer
 from powerprof.tracing import syscalls as syscalls_tracer
 from powerprof.tracing.bpf import carried, features, objects
@@ -96,13 +96,13 @@ def functions(btf: PaperBtf) -> Iterator[Definitions]:
 def queries(btf: PaperBtf) -> Iterator[Definitions]:
     """queries.bpf.c: servers of threads, and PostgreSQL."""
     for layout in (0, POSTGRESQL_LAYOUT):
-        yield statements.build_query_definitions(btf, layout, None, 4096, sends=True, stacks=True)
+        yield statement_definitions.build_query_definitions(btf, layout, None, 4096, sends=True, stacks=True)
 
 
 def moments(btf: PaperBtf) -> Iterator[Definitions]:
     """moments.bpf.c."""
     for postgresql in (False, True):
-        yield statements.build_moment_definitions(btf, btf.machine.name, postgresql=postgresql)
+        yield statement_definitions.build_moment_definitions(btf, btf.machine.name, postgresql=postgresql)
 
 
 @dataclass(frozen=True)

@@ -162,9 +162,15 @@ def test_counters_are_by_name_and_postgres_has_none() -> None:
 def test_a_schema_is_powerprofs_by_its_mark(
     family: Any, own_key: str, there: bool, own: bool, is_own: bool | None
 ) -> None:
-    answers = Answers({"schemata": [(1,)] * there, "pg_database": [(1,)] * there, own_key: [(1,)] * own}, family)
+    answers = Answers({"schemata": [(1,)] * there, "pg_database": [("t",)] * there, own_key: [(1,)] * own}, family)
     server: Any = SimpleNamespace(connect=lambda **_: answers, login=Login(user="u", family=family))
     assert sql.dialect_of_server(server).is_own(server, "shop") is is_own
+
+
+def test_a_marked_database_of_another_account_is_not_powerprofs() -> None:
+    answers = Answers({"pg_database": [("f",)], "pg_tables": [(1,)]}, "postgresql")
+    server: Any = SimpleNamespace(connect=lambda **_: answers, login=Login(user="u", family="postgresql"))
+    assert sql.dialect_of_server(server).is_own(server, "shop") is False
 
 
 def _plan(text: str | None) -> list[dict[str, Any]]:

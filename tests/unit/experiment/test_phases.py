@@ -360,10 +360,10 @@ def test_the_cpu_time_of_a_server_is_in_percent_of_one_cpu(monkeypatch: pytest.M
     readings, clock = iter([3_000_000_000, 3_150_000_000]), iter([10.0, 12.5])
     counts = iter([100, 103, 106, 146])
     monkeypatch.setattr(LoadMeter, "_read", lambda self: (next(counts), 7))
-    monkeypatch.setattr(server_load, "process_cpu_ns", lambda pid: next(readings))
+    monkeypatch.setattr(server_load, "family_cpu_ns", lambda pid: next(readings))
     monkeypatch.setattr(server_load, "wait_and_read", lambda parts, seconds: None)
     monkeypatch.setattr(server_load.time, "monotonic", lambda: next(clock))
-    meter = LoadMeter(SimpleNamespace(pid=71))  # type: ignore[arg-type]
+    meter = LoadMeter(SimpleNamespace(pid=71, login=SimpleNamespace(family="mysql")))  # type: ignore[arg-type]
     load = meter._look()
     assert (load.statements_hz, load.clients_count, load.cpu_percent) == (37 / 2.5, 7, pytest.approx(6.0))
 
@@ -537,10 +537,10 @@ def test_the_servers_idle_exits_are_spread_over_the_window_by_a_sample() -> None
         row["exit_ns"] = 0 if place is None else begin + place * length
     edge = SimpleNamespace(start_ns=begin, end_ns=begin + length)
     window: Any = SimpleNamespace(trace=SimpleNamespace(sample=sample), edges={0: edge, 1: edge}, window_s=4.0)
-    found = _server_exits(60, window, 71)
+    found = _server_exits(60, window, {71})
     assert (found.count, found.window_s, found.wakeups_hz.mean) == (60, 4.0, 15.0)
     assert found.blocks_count == [15.0, 0.0, 0.0, 30.0, 0.0, 0.0, 0.0, 0.0, 0.0, 15.0]
     expected = rate_interval(60, found.blocks_count, 4.0)
     assert (found.wakeups_hz.low, found.wakeups_hz.high) == (expected.low, expected.high)
-    none = _server_exits(60, window, 77)
+    none = _server_exits(60, window, {77})
     assert none.blocks_count == [0.0] * 10 and none.wakeups_hz.mean == 15.0
