@@ -86,12 +86,17 @@ studies: setup ## measure the published studies and rewrite docs/studies (an hou
 		$(BIN)/powerprof study $$study $(STUDY_OPTIONS) --json docs/studies/runs/$$study.json || status=1; done; \
 	$(BIN)/python -m tools.pages.study_pages && exit $$status
 
+# The unit tests make many small files. In memory, if it has room for them, they take an eighth less CPU time.
+MEMORY := /dev/shm
+IN_MEMORY = PYTEST_DEBUG_TEMPROOT="$$(df --output=avail -BM $(MEMORY) 2>/dev/null | \
+	awk 'NR == 2 && $$1 + 0 >= 2048 { print "$(MEMORY)" }')"
+
 check: setup-demo ## run ruff, mypy and the unit tests (five minutes), without root and without a server
 	@.ci/packages check
 	@$(MAKE) --silent --no-print-directory $(TESTED)
 	@# mypy uses one CPU: side by side, both CPUs of a small host are busy to the end.
 	@$(MAKE) --silent --no-print-directory lint & lint=$$!; status=0; \
-	$(PARALLEL) 2 -m "not (nightly or root)" --quiet $(UNIT) || status=1; \
+	$(IN_MEMORY) $(PARALLEL) 2 -m "not (nightly or root)" --quiet -o tmp_path_retention_policy=failed $(UNIT) || status=1; \
 	wait $$lint || { echo "make lint failed: its messages are above" >&2; status=1; }; exit $$status
 
 test: setup ## run all tests except the long ones; the tests that trace need root and BPF
