@@ -14,6 +14,7 @@ from powerprof.report import labels
 from powerprof.report.answers import MAY_BE_CHANCE, explain_chance, explain_metrics, outcome_of, word_claim
 from powerprof.report.table import (
     ALL,
+    CSV,
     HTML,
     Cell,
     Column,
@@ -274,21 +275,28 @@ def sweep_table(record: Sweep, places: Places) -> Table:
     return Table([Column("name", name=record.parameter, left=True), *columns], rows, "metrics")
 
 
+def name_point(point: Point) -> str:
+    """Return the value of a point, with its server if it has one of its own."""
+    return f"{point.value}, {point.server}" if point.server else str(point.value)
+
+
 def paces_table(point: Point, number: int, places: Places) -> Table:
     """Return one row per thread of a point's server: its wake-up rate and the setting that changes it."""
     rows = []
     for index, pace in enumerate(point.paces):
         where = f"/points/{number}/paces/{index}"
         cells: dict[str, Cell] = {
+            "point": Words(name_point(point)),
             "thread": Words(pace.thread),
             "wakings": places.figure(f"{where}/wakings/mean", ends=f"{where}/wakings"),
             "exits": places.figure(f"{where}/exits/mean", ends=f"{where}/exits"),
             "period": places.figure(f"{where}/period_ms"),
             "remedy": Words(pace.remedy, ours=True),
         }
-        rows.append(TableRow(cells, key=pace.thread))
+        rows.append(TableRow(cells, key=pace.thread, exact_unit="1/s"))
     return Table(
         [
+            Column("point", left=True, forms=CSV),
             *word_columns("thread"),
             Column("wakings", "wakings/s", interval="95 %"),
             Column("exits", "idle exits/s", interval="95 %"),

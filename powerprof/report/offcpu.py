@@ -166,8 +166,10 @@ def list_costs(profile: OffCpuProfile | SyscallProfile) -> list[Sentence]:
 
 
 def _list_rows(profile: OffCpuProfile) -> Iterator[Line]:
-    """Yield one line per thread, then one per waker. The states of the kernel are in the JSON only."""
-    yield from field_lines(profile.threads, [name for name in OffCpuThread.__struct_fields__ if name != "states"])
+    """Yield one line per thread, then one per waker."""
+    head, *lines = field_lines(profile.threads, [name for name in OffCpuThread.__struct_fields__ if name != "states"])
+    yield [*head, "states"]
+    yield from ([*line, _states_text(row) or None] for line, row in zip(lines, profile.threads, strict=True))
     yield []
     names = [name for name in WakerRow.__struct_fields__ if name != "stack"]
     yield [*names, "stack"]

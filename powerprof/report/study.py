@@ -227,7 +227,7 @@ def _list_parts(record: StudyRun) -> Iterator[Part]:
     published = Shown(then_and_now(record), forms=MARKDOWN)
     yield Section("Then and now", [findings, published], name="findings")
     yield Section("", [Sentence(explain_findings(record), forms=TERMINAL)], forms=TERMINAL)
-    steps = Shown(steps_table(record, places), step_lines, columns=("step", "run", "problem"))
+    steps = Shown(steps_table(record, places), step_lines, columns=("step", "run", "problem"), is_further=True)
     yield Section("Measurements", [steps], name="steps")
 
 

@@ -22,7 +22,7 @@ from powerprof.report.document import NOT_TERMINAL, TERMINAL, Document, Drawing,
 from powerprof.report.html.sweep import draw_charts, draw_tradeoff
 from powerprof.report.labels import format_significant
 from powerprof.report.layouts import align_rows, block_rows
-from powerprof.report.metrics import paces_table, sweep_table
+from powerprof.report.metrics import name_point, paces_table, sweep_table
 from powerprof.report.table import ALL, HTML, Column, Figure, Line, Places, Table, TableRow, Words, column_lines
 from powerprof.system.next_steps import command_line
 
@@ -142,8 +142,8 @@ def _list_parts(sweep: Sweep) -> Iterator[Part]:
     yield Section("The host", host, name="host", headed=NOT_TERMINAL)
     threads = [
         Section(
-            f"{point.value}{f', {point.server}' if point.server else ''}: wake-ups of its threads",
-            [Shown(paces_table(point, number, places), pace_lines, what="threads")],
+            f"{name_point(point)}: wake-ups of its threads",
+            [Shown(paces_table(point, number, places), pace_lines, what="threads", is_further=True)],
             headed=ALL,
         )
         for number, point in enumerate(sweep.points)
@@ -184,17 +184,17 @@ def _explain_columns(points: Sequence[Point]) -> list[str]:
 
 def _functions_table(sweep: Sweep) -> Table:
     """Return the functions with most samples at any value, with their shares at each value."""
-    points = [(point.value, mean_shares(point.on_cpu)) for point in sweep.points if point.on_cpu]
+    points = [(name_point(point), mean_shares(point.on_cpu)) for point in sweep.points if point.on_cpu]
     largest: dict[tuple[str, str, bool], float] = {}
     for _, point_shares in points:
         for key, share in point_shares.items():
             largest[key] = max(share, largest.get(key, 0.0))
     rows = []
     for function, module, is_kernel in sorted(largest, key=lambda key: (-largest[key], key))[:_MOST_FUNCTIONS]:
-        shares = [text.number(each.get((function, module, is_kernel), 0.0), 1) for _, each in points]
-        cells = {str(number): Words(share, ours=True) for number, share in enumerate(shares)}
+        shares = {name: text.number(each.get((function, module, is_kernel), 0.0), 1) for name, each in points}
+        cells = {f"percent at {name}": Words(share, ours=True) for name, share in shares.items()}
         rows.append(TableRow({**cells, "name": Words(f"{function} ({'kernel' if is_kernel else module})")}))
-    columns = [Column(str(number), name=str(value)) for number, (value, _) in enumerate(points)]
+    columns = [Column(f"percent at {name}", name=name) for name, _ in points]
     return Table([*columns, Column("name", "function", left=True)], rows, "functions")
 
 

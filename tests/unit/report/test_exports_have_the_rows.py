@@ -30,15 +30,13 @@ _KEPT = ("phases", "notes", "functions", "points", "rows")
 _LEFT_OUT: dict[tuple[str, str], set[str]] = {
     ("attribution", "csv"): {"source", "process", "server_name"},
     ("attribution", "md"): {"server_name", "process", "detail"},
-    ("offcpu", "csv"): {"state"},
     ("queries", "csv"): {"user", "host"},
     ("queries", "md"): {"user", "host", "id", "schema_name"},
     ("study", "md"): {"metric"},
-    ("study", "csv"): {"typed", "run", "problem", "doubts"},
     # Sums of the threads and functions of a traced or sampled load, whose rows are in the JSON.
     ("run", "csv"): {"server_name", "process", "function", "comm", "address", "module", "detail"},
     ("comparison", "csv"): {"server_name", "process", "function", "comm", "address", "module", "detail"},
-    ("sweep", "csv"): {"function", "module", "thread", "remedy"},
+    ("sweep", "csv"): {"function", "module"},
 }
 CASES = [(name, seed) for name in KIND_LOADERS for seed in range(_SEEDS)]
 
