@@ -22,6 +22,7 @@ from powerprof.model.identities import Family
 from powerprof.system.caller import caller, is_delegated
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.processes import label_of
+from powerprof.system.server_roles import read_roles
 from powerprof.system.targets import Target
 
 if TYPE_CHECKING:
@@ -200,10 +201,10 @@ class GivenServer:
 
     def thread_names(self) -> dict[int, str]:
         """Return performance_schema names by kernel thread id; empty if the server does not report them."""
-        if self.pid is None:
-            return {}
-        product = product_of_family(self.login.family)
-        return product.read_thread_names(lambda: self.connect(limits=sql.WORD_LIMITS), self.pid)
+        if self.login.family == "postgresql":
+            return read_roles(self.list_processes())
+        with self.connect(limits=sql.WORD_LIMITS) as connection:
+            return sql.read_thread_names(connection, self.pid)
 
     def alive(self) -> bool:
         """Return whether it accepts connections."""

@@ -102,7 +102,7 @@ def changed(**fields: Any) -> dict[str, Any]:
 
 def test_a_sound_run_is_shown(tmp_path: Path) -> None:
     lines = lines_of(load_saved(written(tmp_path, sound())), 80)
-    said = "An idle server with 16 silent connections has no measurable cost: less than +0.2 points of C0 (95 %)."
+    said = "An idle server with 16 silent connections has no measurable cost: less than +0.20 points of C0 (95 %)."
     assert " ".join(lines).startswith(said)
 
 
