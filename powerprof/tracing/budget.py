@@ -18,6 +18,8 @@ import msgspec
 # The budget is a share of the CPU time that the target uses, counted as this much of a CPU if it uses less. Tracing
 # 1,000 idle exits a second takes 2 to 4 ms/s, so an idle server on a quiet host is traced completely.
 LEAST_CPUS = 0.25
+# A monitor reads and prints or serves each interval, which takes 5 to 10 ms/s whether it traces or not.
+LEAST_CPUS_OF_MONITOR = 1.0
 # The budget holds over any span of this length, exceeded by at most this share of it.
 SPAN_S, EXCESS = 10.0, 0.25
 # Above the budget, this share of a span's budget is spent before slices begin: short storms are traced completely.
@@ -54,13 +56,14 @@ def base_of_cost_s(used_s: float, elapsed_s: float) -> float:
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """The bound of a window: the cost per CPU second that the target uses."""
+    """The bound of a window: the cost per CPU second that the target uses, at least `least_cpus`."""
 
     share: float
+    least_cpus: float = LEAST_CPUS
 
     def allowed_s(self, used_s: float, elapsed_s: float) -> float:
         """Return the permitted cost in seconds, for a target that used this CPU time in `elapsed_s`."""
-        return self.share * max(used_s, LEAST_CPUS * elapsed_s)
+        return self.share * max(used_s, self.least_cpus * elapsed_s)
 
 
 class Reading(msgspec.Struct, frozen=True):

@@ -231,7 +231,7 @@ def test_go_tool_pprof_reads_the_profiles_of_the_exporter(
     powerprof_cli: Cli, root_bpf: None, sleeper: int, tmp_path: Path
 ) -> None:
     go = shutil.which("go")
-    with exporter(powerprof_cli, "--interval", "2", "--no-ask") as (port, process):
+    with exporter(powerprof_cli, "--interval", "2", "--no-ask", "--max-cost", "none") as (port, process):
         store = Store(port)
         store.next_interval()
         base = f"http://127.0.0.1:{port}/debug/pprof"
