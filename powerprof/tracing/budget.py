@@ -140,7 +140,9 @@ class SliceController:
             self._on_s, self._on = now.at_s, now
             self.next_look_s = now.at_s + (self._length_s if self.is_sliced else _FIRST_LOOK_S)
             return
-        self._traced.append((self._on_s, self._before_switch.at_s, self.is_sliced))
+        # A monitor has no end and no strata. It would keep a day of slices.
+        if math.isfinite(self._end_s):
+            self._traced.append((self._on_s, self._before_switch.at_s, self.is_sliced))
         self.is_sliced = True
         self._plan(now)
         if self._is_calm(now):

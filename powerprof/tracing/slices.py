@@ -194,8 +194,8 @@ class UseClock(WindowPart):
 
     def __init__(self, target: Target) -> None:
         self._target, self.used_s = target, 0.0
-        # A process that ended keeps its last reading.
         self._seen: dict[int, int] = {}
+        self._ended_ns = 0
         self._looked_s = -_MEMBERS_S
 
     def begin(self) -> None:
@@ -220,9 +220,14 @@ class UseClock(WindowPart):
         if time.monotonic() - self._looked_s >= _MEMBERS_S:
             self._looked_s = time.monotonic()
             self._seen |= dict.fromkeys(set(target.members() or target.pids) - self._seen.keys(), 0)
-        for pid, last_ns in self._seen.items():
-            self._seen[pid] = max(process_cpu_ns(pid) or 0, last_ns)
-        return sum(self._seen.values()) / 1e9
+        for pid, last_ns in list(self._seen.items()):
+            now_ns = process_cpu_ns(pid)
+            if now_ns is None or now_ns < last_ns:
+                # It ended, and its number may be another process's.
+                self._ended_ns += self._seen.pop(pid)
+            else:
+                self._seen[pid] = now_ns
+        return (self._ended_ns + sum(self._seen.values())) / 1e9
 
 
 def _read_host_use_s() -> float:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from itertools import pairwise
 
@@ -114,3 +115,12 @@ def test_the_first_look_is_early() -> None:
 def test_the_simulated_wakings_are_within_the_window() -> None:
     for times in bounded_windows.make_programs(3, 20.0).values():
         assert times[0] >= 0 and times[-1] <= 20.0 and (times[1:] >= times[:-1]).all()
+
+
+@pytest.mark.parametrize(("end_s", "kept_count"), [(60.0, 2), (math.inf, 0)])
+def test_only_a_window_with_an_end_keeps_its_slices(end_s: float, kept_count: int) -> None:
+    controller = SliceController(Budget(0.02), 1, end_s)
+    for at_s in (1.0, 2.0, 3.0, 4.0):
+        controller.look(Reading(at_s, 0.0, 0.0, 0.0, 0.0))
+        controller.switched(Reading(at_s, 0.0, 0.0, 0.0, 0.0))
+    assert len(controller._traced) == kept_count

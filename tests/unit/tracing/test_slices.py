@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from powerprof.system.targets import Target
+from powerprof.tracing import slices
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.shared_numbers import CpuPhase
 from powerprof.tracing.budget import Stratum
@@ -102,3 +103,19 @@ def test_the_clock_of_the_system_counts_busy_time_only() -> None:
     clock.begin()
     clock.end()
     assert 0.0 <= clock.used_s < 5
+
+
+def test_the_time_of_processes_that_ended_stays_in_the_sum_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Process 8 ends, and its number becomes another process's. A target may start processes all day."""
+    times_ns = {7: 100, 8: 50}
+    monkeypatch.setattr(slices, "process_cpu_ns", times_ns.get)
+    clock = UseClock(Target((7, 8), "two"))
+    monkeypatch.setattr(Target, "members", lambda self: (7, 8))
+    assert clock.read_s() == pytest.approx(150e-9)
+    times_ns.update({7: 110, 8: 20})
+    assert clock.read_s() == pytest.approx(160e-9)
+    times_ns[7] = 130
+    assert clock.read_s() == pytest.approx(180e-9)
+    del times_ns[7]
+    assert clock.read_s() == pytest.approx(180e-9)
+    assert clock._seen == {}
