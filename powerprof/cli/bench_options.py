@@ -143,10 +143,11 @@ def _connect(bench: BenchChoice) -> Iterator[Server | None]:
     if not existing.is_given:
         yield None
         return
-    from powerprof.database.given import EVERY_FAMILY, given_server
+    from powerprof.database.given import given_server
     from powerprof.database.postgres_wire import WORKLOAD_OPTIONS
+    from powerprof.database.products import FAMILIES
 
-    with given_server(existing.server, existing.socket, existing.defaults_file, families=EVERY_FAMILY) as server:
+    with given_server(existing.server, existing.socket, existing.defaults_file, families=FAMILIES) as server:
         if server.login.family == "postgresql":
             server.login = server.login.with_session_options(WORKLOAD_OPTIONS)
         yield server

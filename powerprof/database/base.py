@@ -196,10 +196,14 @@ class Login(msgspec.Struct, kw_only=True, eq=False):
             raise ValueError(f"these are not the fields of a login: {error}") from error
 
     @property
+    def tcp_port(self) -> int:
+        """The port, by default that of the product."""
+        return self.port or DEFAULT_PORTS[self.family]
+
+    @property
     def text(self) -> str:
         """The address without the password, for output and records."""
         if self.socket is not None:
             return f"{self.user}@{self.socket}"
         host = self.host or "127.0.0.1"
-        port = self.port or DEFAULT_PORTS[self.family]
-        return f"{self.family}://{self.user}@{f'[{host}]' if ':' in host else host}:{port}/"
+        return f"{self.family}://{self.user}@{f'[{host}]' if ':' in host else host}:{self.tcp_port}/"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import getpass
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -28,8 +28,6 @@ from powerprof.system.targets import Target
 if TYPE_CHECKING:
     from powerprof.database.base import Sql
 
-MYSQL_ONLY: tuple[Family, ...] = ("mysql",)
-EVERY_FAMILY: tuple[Family, ...] = ("mysql", "postgresql")
 _ADDRESS = "mysql://user@host:port/ or postgresql://user@host:port/"
 _SCHEMES: Mapping[str, Family] = {
     "mysql": "mysql",
@@ -227,7 +225,7 @@ def given_server(
     socket: Path | None = None,
     defaults_file: Path | None = None,
     *,
-    families: Collection[Family] = MYSQL_ONLY,
+    families: tuple[Family, ...] = ("mysql",),
 ) -> GivenServer:
     """Return the server of the command line; see `build_login`. Use it as a context manager.
 

@@ -29,4 +29,4 @@ def is_postgresql(login: Login) -> bool:
 def _connect(login: Login) -> socket.socket:
     if login.socket is not None:
         return connect_socket(login.socket, login.account, login.pid, _PATIENCE_S)
-    return socket.create_connection((login.host or "127.0.0.1", login.port or 3306), _PATIENCE_S)
+    return socket.create_connection((login.host or "127.0.0.1", login.tcp_port), _PATIENCE_S)

@@ -224,7 +224,7 @@ class PostgresConnection(Closeable):
             if login.socket is not None:
                 server = connect_socket(login.socket, login.account, login.pid, left_s)
             else:
-                server = socket.create_connection((login.host or "127.0.0.1", login.port or 5432), left_s)
+                server = socket.create_connection((login.host or "127.0.0.1", login.tcp_port), left_s)
         except OSError as error:
             raise self._unreachable(reason_of(error)) from None
         if self._relay is not None:

@@ -12,10 +12,11 @@ from powerprof.database import mysql, postgresql
 from powerprof.database.base import Login, Sql
 from powerprof.database.builds import ServerBuild, Steps
 from powerprof.database.settings import Setting
+from powerprof.model.identities import Family
 from powerprof.system.server_names import is_postgres_program
 
-FAMILIES = ("mysql", "postgresql")
-"""The names of installed servers; `mysql` is MariaDB or MySQL."""
+FAMILIES: tuple[Family, ...] = ("mysql", "postgresql")
+"""The products by dialect; `mysql` is MariaDB or MySQL."""
 
 
 class Product(Protocol):

@@ -100,7 +100,7 @@ def _connect_mysql(login: Login, patience_s: float, limits: Limits, options: Map
         # No TLS within the host: PyMySQL 1.2 would build a context for each connection (30 ms, 0.8 MB).
         place = {"unix_socket": str(login.socket), "ssl_disabled": True}
     else:
-        place = {"host": login.host or "127.0.0.1", "port": login.port or 3306}
+        place = {"host": login.host or "127.0.0.1", "port": login.tcp_port}
     tls = {f"ssl_{name}": value for name, value in login.tls.items()}
     try:
         return BoundedConnection(

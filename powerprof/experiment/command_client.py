@@ -28,7 +28,7 @@ def start_command(case: Case, context: Context, order: LoadOrder) -> ProcessLoad
     places = {
         "socket": str(login.socket or ""),
         "host": login.host or "localhost",
-        "port": str(login.port or 3306),
+        "port": str(login.tcp_port),
         "user": login.user,
         "database": case.load.database or login.database or "",
         "defaults_file": str(defaults),
@@ -50,7 +50,7 @@ def _format_place(context: Context) -> str:
     login = context.login
     if login.socket is not None:
         return f"socket={login.socket}\n"
-    return f"host={login.host or '127.0.0.1'}\nport={login.port or 3306}\n"
+    return f"host={login.host or '127.0.0.1'}\nport={login.tcp_port}\n"
 
 
 def _fill_places(word: str, places: dict[str, str]) -> str:

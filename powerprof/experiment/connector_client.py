@@ -81,7 +81,7 @@ def format_connector_properties(load: Load, statements: Sequence[str], context: 
         **connector.options,
     }
     values = {
-        "url": f"jdbc:{connector.scheme}://{login.host or '127.0.0.1'}:{login.port or 3306}/{database}",
+        "url": f"jdbc:{connector.scheme}://{login.host or '127.0.0.1'}:{login.tcp_port}/{database}",
         "sql": text,
         "bounds": " ".join(bound for pair in _UNIFORM.findall(statements[0]) for bound in pair),
         "clients": str(load.clients),

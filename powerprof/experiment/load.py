@@ -85,13 +85,12 @@ class Context(msgspec.Struct, frozen=True):
     def sandbox(self, reads: Sequence[Path]) -> Sandbox:
         """Return the sandbox of the client program: it can connect to its server only, and read `reads`."""
         login = self.login
-        port = login.port or (5432 if login.family == "postgresql" else 3306)
         return Sandbox(
             self.place,
             (*reads, *([login.socket] if login.socket is not None else [])),
             account=login.account,
             namespaces=self.server.namespaces if login.socket is None else (),
-            connects=(port,) if login.socket is None else (),
+            connects=(login.tcp_port,) if login.socket is None else (),
         )
 
 
@@ -99,6 +98,16 @@ def look_at_server(server: Server) -> None:
     """Raise TargetEndedError if a given server of this host has ended or was stopped: its clients would wait long."""
     if not server.private and server.pid is not None:
         server.check()
+
+
+def find_libpq_place(login: Login) -> tuple[str, str]:
+    """Return host and port as PostgreSQL's client library takes them.
+
+    A host that is a folder holds the socket, which is named by its port (libpq, PQconnectdb).
+    """
+    if login.socket is not None:
+        return str(login.socket.parent), login.socket.suffix[1:]
+    return login.host or "127.0.0.1", str(login.tcp_port)
 
 
 class LoadResult(msgspec.Struct, frozen=True):

@@ -51,7 +51,7 @@ def _write_slap_config(context: Context) -> str:
     place = (
         f"socket={login.socket}"
         if login.socket is not None
-        else f"host={login.host or '127.0.0.1'}\nport={login.port or 3306}"
+        else f"host={login.host or '127.0.0.1'}\nport={login.tcp_port}"
     )
     return f'[client]\nuser={login.user}\npassword="{login.password}"\n{place}\n'
 

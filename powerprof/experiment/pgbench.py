@@ -17,8 +17,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from powerprof.database import postgresql
-from powerprof.database.base import DEFAULT_PORTS
-from powerprof.experiment.load import Context, LoadFailed, LoadOrder, LoadResult, ProcessLoad
+from powerprof.experiment.load import Context, LoadFailed, LoadOrder, LoadResult, ProcessLoad, find_libpq_place
 from powerprof.system import program_search
 from powerprof.system.errors import UsageError
 from powerprof.system.folders import Folder
@@ -34,6 +33,7 @@ _LIMIT_BYTES = 256 << 20
 def start_pgbench(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
     """Start pgbench on the statements of a case. Raise CapabilityError if it is not installed."""
     load, login = case.load, context.login
+    host, port = find_libpq_place(login)
     for old in context.place.glob(f"{_LOG}.*"):
         old.unlink()
     scripts = [
@@ -57,8 +57,8 @@ def start_pgbench(case: Case, context: Context, order: LoadOrder) -> ProcessLoad
             else f"--time={math.ceil(order.duration_s or 1)}"
         ),
         *(f"--file={script}" for script in scripts),
-        f"--host={login.socket.parent if login.socket else login.host}",
-        f"--port={login.socket.suffix[1:] if login.socket else login.port or DEFAULT_PORTS['postgresql']}",
+        f"--host={host}",
+        f"--port={port}",
         f"--username={login.user}",
         load.database or login.database or "postgres",
     ]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from powerprof.database.base import Login
-from powerprof.experiment.load import STDIN, Context, LoadFailed, LoadOrder, LoadResult, ProcessLoad
+from powerprof.experiment.load import STDIN, Context, LoadFailed, LoadOrder, LoadResult, ProcessLoad, find_libpq_place
 from powerprof.system import program_search
 from powerprof.system.paths import data_dir
 from powerprof.workloads.definition import Load
@@ -100,7 +100,7 @@ def write_config(load: Load, context: Context) -> str:
     if login.socket is not None:
         lines.append(f"mysql-socket={login.socket}")
     else:
-        lines += [f"mysql-host={login.host or '127.0.0.1'}", f"mysql-port={login.port or 3306}"]
+        lines += [f"mysql-host={login.host or '127.0.0.1'}", f"mysql-port={login.tcp_port}"]
     lines.append(f"mysql-db={load.database or login.database or 'mysql'}")
     if login.tls:
         lines.append("mysql-ssl=on")
@@ -108,18 +108,15 @@ def write_config(load: Load, context: Context) -> str:
 
 
 def _write_postgresql_config(load: Load, login: Login) -> str:
-    """Return the account for PostgreSQL.
-
-    A host that is a folder holds the socket, which is named by its port (libpq, PQconnectdb).
-    """
-    socket = login.socket
+    """Return the account for PostgreSQL."""
+    host, port = find_libpq_place(login)
     return "\n".join(
         [
             "db-driver=pgsql",
             f"pgsql-user={login.user}",
             f"pgsql-password={login.password}",
-            f"pgsql-host={socket.parent if socket else login.host or '127.0.0.1'}",
-            f"pgsql-port={socket.suffix[1:] if socket else login.port or 5432}",
+            f"pgsql-host={host}",
+            f"pgsql-port={port}",
             f"pgsql-db={load.database or login.database or 'postgres'}\n",
         ]
     )
