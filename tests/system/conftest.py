@@ -64,3 +64,12 @@ def pooled_server(shared_cache: Path, mariadbd: Path) -> Iterator[Callable[..., 
             return servers[key]
 
         yield start
+
+
+@pytest.fixture(scope="module")
+def postgresql_server(shared_cache: Path) -> Iterator[PrivateServer]:
+    """A private PostgreSQL for all tests of a module."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("XDG_CACHE_HOME", str(shared_cache))
+        with PrivateServer(family="postgresql", connections=40) as running:
+            yield running

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from powerprof.database import sql
 from powerprof.database.private_server import PrivateServer
 from tests.conftest import Cli
 from tests.programs.option_files import write_options
+from tests.programs.working_client import working
 
 
 def test_quick_windows_of_five_hundred_clients(powerprof_cli: Cli, mariadbd: Path) -> None:
@@ -54,12 +54,6 @@ def test_no_clients_measures_the_server_alone_and_quiet_prints_nothing(powerprof
     assert run["options"]["clients_count"] == 0
 
 
-def work_until(server: PrivateServer, ended: threading.Event) -> None:
-    with server.connect() as connection:
-        while not ended.wait(0.05):
-            sql.fetch_rows(connection, "SELECT 1")
-
-
 @pytest.mark.usefixtures("counts_statements")
 def test_a_server_of_the_users(powerprof_cli: Cli) -> None:
     """It is measured without a baseline, is not changed, and runs on afterwards."""
@@ -74,14 +68,8 @@ def test_a_server_of_the_users(powerprof_cli: Cli) -> None:
         words += ["--no-causes", "--socket", str(server.socket), "--defaults-file", str(options), "--json", "-"]
         done = powerprof_cli(words)
         assert (done.code, done.err) == (0, "")
-        working = threading.Event()
-        client = threading.Thread(target=work_until, args=(server, working))
-        client.start()
-        try:
+        with working(server, pause_s=0.05):
             refused = powerprof_cli(words)
-        finally:
-            working.set()
-            client.join()
         assert (refused.code, refused.out) == (1, "")
         load = re.search(
             r"this server is not idle: ([\d.]+) statements/s from 1 client \([\d.]+ % of one CPU\)", refused.err

@@ -5,28 +5,16 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from powerprof.database import sql
 from powerprof.database.private_server import PrivateServer
 from tests.conftest import Cli
+from tests.programs.working_client import working
 
 _ROLES = re.compile(
     "background writer|checkpointer|walwriter|autovacuum launcher|logical replication launcher|postgres"
 )
 _WINDOWS = ("--duration", "0.3", "--repeat", "2", "--meter", "none")
-
-
-@pytest.fixture(scope="module")
-def server(shared_cache: Path) -> Iterator[PrivateServer]:
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("XDG_CACHE_HOME", str(shared_cache))
-        with PrivateServer(family="postgresql", connections=40) as running:
-            yield running
 
 
 def test_a_private_postgresql_has_its_processes_in_the_report(powerprof_cli: Cli, root_bpf: None) -> None:
@@ -48,19 +36,13 @@ def test_a_private_postgresql_has_its_processes_in_the_report(powerprof_cli: Cli
     assert re.match(r"(An idle PostgreSQL \d+ wakes|The processes of an idle PostgreSQL \d+ wake) ", report), report
 
 
-def work_until(server: PrivateServer, ended: threading.Event) -> None:
-    with server.connect() as connection:
-        while not ended.wait(0.02):
-            sql.fetch_rows(connection, "SELECT 1")
-
-
 def test_a_postgresql_of_the_users_is_measured_and_refused_while_it_works(
-    powerprof_cli: Cli, server: PrivateServer
+    powerprof_cli: Cli, postgresql_server: PrivateServer
 ) -> None:
     words = [
         "idle",
         "--server",
-        f"powerprof@{server.socket}",
+        f"powerprof@{postgresql_server.socket}",
         "--clients",
         "20",
         *_WINDOWS,
@@ -72,29 +54,23 @@ def test_a_postgresql_of_the_users_is_measured_and_refused_while_it_works(
     assert (done.code, done.err) == (0, "")
     run = json.loads(done.out)
     assert [phase["name"] for phase in run["phases"]] == ["server", "clients"]
-    assert (run["server"]["private"], run["server"]["pid"]) == (False, server.pid)
-    assert run["server"]["version"] == server.version
-    working = threading.Event()
-    client = threading.Thread(target=work_until, args=(server, working))
-    client.start()
-    try:
+    assert (run["server"]["private"], run["server"]["pid"]) == (False, postgresql_server.pid)
+    assert run["server"]["version"] == postgresql_server.version
+    with working(postgresql_server, pause_s=0.02):
         refused = powerprof_cli(words)
-    finally:
-        working.set()
-        client.join()
     assert (refused.code, refused.out) == (1, "")
     assert re.search(r"this server is not idle: [\d.]+ requests/s from 1 client \([\d.]+ % of one CPU\)", refused.err)
-    assert f"attribute --pid {server.pid}" in refused.err
+    assert f"attribute --pid {postgresql_server.pid}" in refused.err
 
 
 def test_an_address_of_the_other_product_is_recognised(
-    powerprof_cli: Cli, server: PrivateServer, mariadbd: Path, tmp_path: Path
+    powerprof_cli: Cli, postgresql_server: PrivateServer, mariadbd: Path, tmp_path: Path
 ) -> None:
     for command in (["diagnose"], ["attribute", "--duration", "1"], ["queries", "--duration", "1"]):
-        refused = powerprof_cli([*command, "--socket", str(server.socket)])
+        refused = powerprof_cli([*command, "--socket", str(postgresql_server.socket)])
         assert refused.code == 2 and "is a PostgreSQL server, and this command" in refused.err, refused.err
     other = tmp_path / "db.sock"
-    other.symlink_to(server.socket)
+    other.symlink_to(postgresql_server.socket)
     refused = powerprof_cli(["idle", "--server", f"powerprof@{other}", "--clients", "1", *_WINDOWS])
     assert refused.code == 1
     assert refused.err.startswith(f"error: powerprof@{other} is a PostgreSQL server\n"), refused.err

@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from powerprof.stacks.elf import Elf, read_elf
 from tests.conftest import Cli
@@ -36,6 +37,15 @@ def running(program: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
+def attribute(cli: Cli, pid: int) -> dict[str, Any]:
+    """Trace a program for 2.5 s, and return the record."""
+    words = ["--max-cost", "none", "--pid", str(pid), "--duration", "2.5", "--meter", "none", "--json", "-"]
+    done = cli(["attribute", *words])
+    assert (done.code, "Traceback" in done.err) == (0, False), done.err
+    record: dict[str, Any] = json.loads(done.out)
+    return record
+
+
 def test_an_unwind_table_at_the_end_of_the_address_space_costs_its_own_names_only(
     attacker: Attacker, powerprof_cli: Cli
 ) -> None:
@@ -48,23 +58,8 @@ def test_an_unwind_table_at_the_end_of_the_address_space_costs_its_own_names_onl
     program.write_bytes(data)
     program.chmod(0o755)
     with running(program, "1", "60") as process:
-        done = powerprof_cli(
-            [
-                "attribute",
-                "--max-cost",
-                "none",
-                "--pid",
-                str(process.pid),
-                "--duration",
-                "2.5",
-                "--meter",
-                "none",
-                "--json",
-                "-",
-            ]
-        )
-    assert (done.code, "Traceback" in done.err) == (0, False), done.err
-    assert json.loads(done.out)["target"]["pid"] == process.pid
+        record = attribute(powerprof_cli, process.pid)
+    assert record["target"]["pid"] == process.pid
 
 
 def test_a_program_whose_name_is_no_text_is_reported_with_what_can_be_read_of_it(
@@ -74,22 +69,7 @@ def test_a_program_whose_name_is_no_text_is_reported_with_what_can_be_read_of_it
     shutil.copy(shutil.which("vmstat") or "/usr/bin/vmstat", program)
     program.chmod(0o755)
     with running(program, "1", "60") as process:
-        done = powerprof_cli(
-            [
-                "attribute",
-                "--max-cost",
-                "none",
-                "--pid",
-                str(process.pid),
-                "--duration",
-                "2.5",
-                "--meter",
-                "none",
-                "--json",
-                "-",
-            ]
-        )
-    assert (done.code, "Traceback" in done.err) == (0, False), done.err
-    target = json.loads(done.out)["target"]
+        record = attribute(powerprof_cli, process.pid)
+    target = record["target"]
     assert target["executable"] == f"{attacker.home}/li\ufffd\ufffdar\n=1+1"
     assert target["build_id"], "the program is found among its mappings"
