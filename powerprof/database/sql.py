@@ -31,6 +31,7 @@ _WORK_S = 6 * 3600.0  # for creating tables and running plans
 _MAX_NAME = 128
 _SYNTAX_ERROR = 1064
 _ACCESS_DENIED = (1045, 1698)
+_CLIENT_ERRORS = range(2000, 3000)
 _HINTS = {
     1045: "give the user and password with --defaults-file or MYSQL_PWD",
     1698: "run as the system user of that account, or name another account",
@@ -125,11 +126,12 @@ def _connect_mysql(login: Login, patience_s: float, limits: Limits, options: Map
     except PowerprofError:
         raise
     except Exception as error:
-        if is_postgresql(login):
+        refused = statement_error(f"cannot connect to {login.text}", error)
+        # An error of the server itself is an answer in its own protocol. Another try would count as a broken one there.
+        if (refused.number == 0 or refused.number in _CLIENT_ERRORS) and is_postgresql(login):
             raise StatementError(
                 f"{login.text} is a PostgreSQL server", "name it as postgresql://user@host:port/, or by its socket", 0
             ) from error
-        refused = statement_error(f"cannot connect to {login.text}", error)
         refused.hint = refused.hint or _HINTS[2002]
         if login.account is not None and refused.number in _ACCESS_DENIED:
             refused.hint = f"under sudo powerprof connects as {login.account.name}: name an account of theirs"

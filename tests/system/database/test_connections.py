@@ -105,3 +105,12 @@ def test_a_server_that_dies_meanwhile_loses_all(room: Room) -> None:
         while clients.lost_count() < 3:
             assert time.monotonic() < deadline
             time.sleep(0.05)
+
+
+def test_a_refused_account_is_one_connection(pooled_server: Pool) -> None:
+    """Broken handshakes add up to max_connect_errors, after which a server admits nobody from this host."""
+    server = pooled_server()
+    before = _connections_so_far(server)
+    with pytest.raises(PowerprofError, match="Access denied"):
+        sql.connect(server.login.with_account("nobody_here", "wrong"))
+    assert _connections_so_far(server) == before + 2
