@@ -61,7 +61,7 @@ def trace_window(
         WindowEnergy(request.energy) as energy,
         trace_stacks(target, early, every_period=request.every_period) as (tracer, looks),
         EventCounter() as events,
-        CostMeter(tracer.program, lambda: events.read()[0]) as meter,
+        CostMeter(tracer.program, events.read) as meter,
         # Opened while privileges are held: the counters that check the trace are found through tracefs.
         WindowTracer(tracer, energy.meters) as opened,
     ):

@@ -295,7 +295,7 @@ class HostMonitor(Closeable):
         self._life = TargetLife(plan.target, math.inf)
         stack.callback(self._stop_watching)
         self._events = stack.enter_context(EventCounter())
-        self._meter = stack.enter_context(CostMeter(self._tracer.program, lambda: self._events.read()[0]))
+        self._meter = stack.enter_context(CostMeter(self._tracer.program, self._events.read))
         self._own = OwnCpuTime(self._meter)
         self._used = UseClock(replace(self._target, system=True) if plan.bounds_by_host else self._target)
         stack.callback(self._servers.close)
@@ -346,7 +346,7 @@ class HostMonitor(Closeable):
         return Slicer(
             self._meter,
             self._used.read_s,
-            lambda: self._events.read()[0],
+            self._events.read,
             Budget(self._plan.max_cost, LEAST_CPUS_OF_MONITOR),
             math.inf,
             wake_descriptor=self._tracer.wake_descriptor,

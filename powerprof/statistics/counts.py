@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from powerprof.statistics.distributions import gamma_quantile, student_quantile
-from powerprof.statistics.intervals import LEVEL, Interval
+from powerprof.statistics.intervals import LEVEL, Z95, Interval
 from powerprof.statistics.scatter import serial_factor
 
 # Blocks of a window. A regular timer scatters only by its position in a block, which has more weight in many short
@@ -51,9 +51,6 @@ def difference_of_rates(a: float, of_a: Interval, b: float, of_b: Interval) -> I
     return Interval(low, b - a + math.hypot(of_b.high - b, a - of_a.low), "rates")
 
 
-_Z95 = 1.959964
-
-
 class Proportion(NamedTuple):
     """A share and its 95 % interval in percent: `low_percent` <= `percent` <= `high_percent` <= 100."""
 
@@ -71,9 +68,9 @@ def proportion(count: int, whole: int, of: int | None = None) -> Proportion:
     among = whole if of is None else of
     if not whole:
         return Proportion(0.0, 0.0, 100.0)
-    share, square = count / whole, _Z95 * _Z95 / whole
+    share, square = count / whole, Z95 * Z95 / whole
     middle = (share + square / 2) / (1 + square)
-    half = _Z95 * math.sqrt((share * (1 - share) + square / 4) / whole) / (1 + square)
+    half = Z95 * math.sqrt((share * (1 - share) + square / 4) / whole) / (1 + square)
     percent, most = 100 * count / among, 100 * whole / among
     return Proportion(
         percent, min(max(middle - half, 0.0) * most, percent), max(min(middle + half, 1.0) * most, percent)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 RESAMPLES = 9_999
 LEVEL = 0.95
+Z95 = 1.959964
+"""The normal quantile of both ends of an interval of this level."""
 # An upper end of this many times the mean says nothing: the interval is unknown, from too few windows.
 WIDEST_FACTOR = 1_000.0
 _WHOLE_RANGE = 1 - 1 / WIDEST_FACTOR

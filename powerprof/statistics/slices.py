@@ -16,12 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from powerprof.statistics.distributions import gamma_quantile, student_quantile
-from powerprof.statistics.intervals import LEVEL
+from powerprof.statistics.intervals import LEVEL, Z95
 
 Array = npt.NDArray[Any]
 # With fewer slices their scatter is unknown: each one counts as an independent cluster.
 _FEW_SLICES = 5
-_Z95 = 1.959964
 # A gamma distribution of a larger shape is a normal distribution. One of a smaller shape has no useful quantiles.
 _SMALL_SHAPE, _LARGE_SHAPE = 0.05, 1e4
 _TAIL = (1 - LEVEL) / 2
@@ -96,7 +95,7 @@ class SlicedCounts:
         residuals = weights * (of_kind - share * all_kinds)
         steps = np.diff(residuals)
         variance = float(steps @ steps) * count / (2.0 * (count - 1))
-        return variance * (student_quantile(LEVEL, count - 1) / _Z95) ** 2
+        return variance * (student_quantile(LEVEL, count - 1) / Z95) ** 2
 
 
 def _gamma_interval(mean: float, variance: float, most: float) -> tuple[float, float]:
@@ -113,7 +112,7 @@ def _quantile(mean: float, variance: float, level: float) -> float:
         return mean
     shape = mean * mean / variance
     if not _SMALL_SHAPE <= shape <= _LARGE_SHAPE:
-        return max(0.0, mean + math.copysign(_Z95, level - 0.5) * math.sqrt(variance))
+        return max(0.0, mean + math.copysign(Z95, level - 0.5) * math.sqrt(variance))
     return variance / mean * gamma_quantile(shape, level)
 
 

@@ -339,7 +339,7 @@ class WindowTracer(Closeable):
         self._slicer = Slicer(
             meter,
             used,
-            lambda: events.read()[0],
+            events.read,
             budget,
             duration_s,
             wake_descriptor=self._tracer.wake_descriptor,

@@ -38,7 +38,7 @@ class _Windows:
         """Trace one window at most at this cost."""
         used = UseClock(self._target)
         with trace_stacks(self._target) as (tracer, looks), EventCounter() as events:
-            meter = CostMeter(tracer.program, lambda: events.read()[0])
+            meter = CostMeter(tracer.program, events.read)
             with WindowTracer(tracer) as opened:
                 opened.bound_cost(Budget(share), WINDOW_S, meter, used.read_s, events)
                 passed = run_window(WINDOW_S, meter, used, *opened.parts)

@@ -42,13 +42,13 @@ class EventCounter(Closeable):
         os.close(self._file)
         self._reader.close()
 
-    def read(self) -> tuple[float, int]:
-        """Return the weighted number of events since boot, and the number of processes and threads that started."""
+    def read(self) -> float:
+        """Return the weighted number of events since boot."""
         words = _read_all(self._file).split()
-        switches, started = (int(words[words.index(name) + 1]) for name in (b"ctxt", b"processes"))
+        switches = int(words[words.index(b"ctxt") + 1])
         exits = sum(sum(self._reader.usage(cpu) or ()) for cpu in self._reader.cpus)
         # Without idle counters, every second switch is taken for one that ends or begins idle.
-        return switches + _EXIT_WEIGHT * (exits if self._reader.cpus else switches / 2), started
+        return switches + _EXIT_WEIGHT * (exits if self._reader.cpus else switches / 2)
 
 
 def _read_all(file: int) -> bytes:

@@ -91,6 +91,5 @@ def test_without_the_kernels_clock_the_cost_is_predicted_and_not_reported() -> N
 
 def test_the_kernel_counts_events() -> None:
     with EventCounter() as counter:
-        first, started = counter.read()
-        second, later = counter.read()
-    assert 0 < first <= second and 0 < started <= later
+        first, second = counter.read(), counter.read()
+    assert 0 < first <= second
