@@ -27,7 +27,13 @@ from tests.system.cure.test_cure import kill_both, with_own_journal
 
 pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("root_bpf")]
 GOVERNOR = sysfs() / "devices/system/cpu/cpuidle/current_governor"
+GOVERNORS = sysfs() / "devices/system/cpu/cpuidle/available_governors"
 POLL = sysfs() / "module/haltpoll/parameters/guest_halt_poll_ns"
+
+
+def other_governors() -> list[str]:
+    """Return the idle governors that this host has and does not use, with `menu` first."""
+    return sorted(set(read_text(GOVERNORS).split()) - {read_text(GOVERNOR)}, key=lambda name: (name != "menu", name))
 
 
 @pytest.fixture
@@ -48,6 +54,7 @@ def cure(target: int, setting: str, *more: str) -> list[str]:
     return ["cure", "--pid", str(target), "--host", setting, "--yes", "--no-save", *more]
 
 
+@pytest.mark.cpuidle
 def test_a_latency_limit_of_0_makes_the_cpus_poll_and_is_released(target: int, own_journal: Cli) -> None:
     result = own_journal(cure(target, "latency-limit=0", "--pairs", "3", "--duration", "0.5"))
     assert result.code == 0, result.err
@@ -58,30 +65,33 @@ def test_a_latency_limit_of_0_makes_the_cpus_poll_and_is_released(target: int, o
     assert read_latency_us() is None
 
 
-def test_a_limit_of_another_process_is_named_and_not_raised(target: int, own_journal: Cli) -> None:
+@pytest.fixture
+def held_limit() -> Iterator[str]:
+    """Hold a limit of 20 µs, and yield the name and id of the holder."""
     holder = os.open(LATENCY_DEVICE, os.O_WRONLY)
-    try:
-        os.write(holder, struct.pack("i", 20))
-        residency = own_journal(["doctor"])
-        refused = own_journal(cure(target, "latency-limit=none"))
-    finally:
-        os.close(holder)
-    assert refused.code == 2
-    assert f"{Path(sys.executable).resolve().name} {os.getpid()} holds the limit 20 µs" in refused.err
-    assert f"latency limit of 20 µs, held by {Path(sys.executable).resolve().name} {os.getpid()}" in " ".join(
-        residency.out.split()
-    )
+    os.write(holder, struct.pack("i", 20))
+    yield f"{Path(sys.executable).resolve().name} {os.getpid()}"
+    os.close(holder)
 
 
-@pytest.mark.parametrize(
-    ("place", "setting", "value"), [(GOVERNOR, "idle-governor=menu", "menu"), (POLL, "halt-poll=1000", "1000")]
-)
+def test_a_limit_of_another_process_is_not_raised(target: int, own_journal: Cli, held_limit: str) -> None:
+    refused = own_journal(cure(target, "latency-limit=none"))
+    assert refused.code == 2 and f"{held_limit} holds the limit 20 µs" in refused.err
+
+
+@pytest.mark.cpuidle
+def test_doctor_names_the_holder_of_a_limit(own_journal: Cli, held_limit: str) -> None:
+    printed = " ".join(own_journal(["doctor"]).out.split())
+    assert f"latency limit of 20 µs, held by {held_limit}" in printed
+
+
+@pytest.mark.parametrize(("place", "setting"), [(GOVERNOR, "idle-governor"), (POLL, "halt-poll")])
 def test_the_next_start_restores_after_the_end_of_both(
-    target: int, own_journal: Cli, place: Path, setting: str, value: str
+    target: int, own_journal: Cli, place: Path, setting: str
 ) -> None:
-    before = read_text(place)
+    before, value = read_text(place), other_governors()[0] if place == GOVERNOR else "1000"
     assert before != value
-    process = own_journal.start(cure(target, setting, "--duration", "30"))
+    process = own_journal.start(cure(target, f"{setting}={value}", "--duration", "30"))
     try:
         kill_both(process, lambda: read_text(place) == value)
         assert f"is {before} again" in own_journal(["runs"]).err
@@ -93,10 +103,10 @@ def test_the_next_start_restores_after_the_end_of_both(
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_keeper_restores_after_the_end_of_powerprof(target: int, own_journal: Cli, number: int) -> None:
-    before = read_text(GOVERNOR)
-    process = own_journal.start(cure(target, "idle-governor=menu", "--duration", "30"))
+    before, other = read_text(GOVERNOR), other_governors()[0]
+    process = own_journal.start(cure(target, f"idle-governor={other}", "--duration", "30"))
     try:
-        wait_until(lambda: read_text(GOVERNOR) == "menu", "the governor is not changed")
+        wait_until(lambda: read_text(GOVERNOR) == other, "the governor is not changed")
         process.send_signal(number)
         process.communicate(timeout=60)
         wait_until(lambda: read_text(GOVERNOR) == before, "the governor is not restored")
@@ -108,35 +118,36 @@ def test_the_keeper_restores_after_the_end_of_powerprof(target: int, own_journal
 def test_a_condition_changes_the_host_for_its_windows() -> None:
     """A setting that this host lacks is skipped with its reason. A change by another program is an error."""
     before = read_text(GOVERNOR)
-    words = ["latency-limit=7", "idle-governor=menu", "disable-state=C99"]
+    other, third = other_governors()[:2]
+    words = ["latency-limit=7", f"idle-governor={other}", "disable-state=C99"]
     host = ConditionHost()
     try:
         assert plan_host_settings(words).skipped == ["disable-state=C99: this host has no idle state of this name"]
         host.apply(words)
-        assert (read_text(GOVERNOR), read_latency_us()) == ("menu", 7)
+        assert (read_text(GOVERNOR), read_latency_us()) == (other, 7)
         host.apply(["latency-limit=5"])
         assert (read_text(GOVERNOR), read_latency_us()) == (before, 5)
         host.apply([])
         assert (read_text(GOVERNOR), read_latency_us()) == (before, None)
         with pytest.raises(PowerprofError, match="nothing to change: this host has these settings now"):
             host.apply([f"idle-governor={before}"])
-        host.apply(["idle-governor=menu"])
-        GOVERNOR.write_text("ladder")
-        with pytest.raises(PowerprofError, match="another program set the idle governor to ladder"):
+        host.apply([f"idle-governor={other}"])
+        GOVERNOR.write_text(third)
+        with pytest.raises(PowerprofError, match=f"another program set the idle governor to {third}"):
             host.close()
-        assert read_text(GOVERNOR) == "ladder"
+        assert read_text(GOVERNOR) == third
     finally:
         GOVERNOR.write_text(before)
 
 
 _HOLD = """
-import os, signal, sys
+import signal, sys
 from powerprof.experiment.host_settings import ConditionHost
 from powerprof.system import signals
 signals.install()
 host = ConditionHost()
 try:
-    host.apply(["idle-governor=menu"])
+    host.apply([f"idle-governor={sys.argv[1]}"])
     print("changed", flush=True)
     signal.pause()
 finally:
@@ -146,11 +157,11 @@ finally:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_settings_of_a_condition_are_restored_after_a_signal(number: int) -> None:
-    before = read_text(GOVERNOR)
-    process = subprocess.Popen([sys.executable, "-c", _HOLD], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    before, other = read_text(GOVERNOR), other_governors()[0]
+    process = subprocess.Popen([sys.executable, "-c", _HOLD, other], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         assert process.stdout is not None and process.stdout.readline() == b"changed\n"
-        assert read_text(GOVERNOR) == "menu"
+        assert read_text(GOVERNOR) == other
         process.send_signal(number)
         process.communicate(timeout=60)
         wait_until(lambda: read_text(GOVERNOR) == before, "the governor is not restored")
@@ -170,15 +181,15 @@ def small_journal(own_journal: Cli, tmp_path: Path) -> Iterator[Cli]:
 
 def test_the_old_value_returns_from_a_full_disk(target: int, small_journal: Cli, tmp_path: Path) -> None:
     """The disk fills up after the first change, and both processes are killed after the second."""
-    before = read_text(GOVERNOR)
-    process = small_journal.start(cure(target, "idle-governor=menu", "--duration", "0.5", "--pairs", "99"))
+    before, other = read_text(GOVERNOR), other_governors()[0]
+    process = small_journal.start(cure(target, f"idle-governor={other}", "--duration", "0.5", "--pairs", "99"))
     try:
-        wait_until(lambda: read_text(GOVERNOR) == "menu", "the governor is not changed")
+        wait_until(lambda: read_text(GOVERNOR) == other, "the governor is not changed")
         with suppress(OSError), (tmp_path / "changed/full").open("wb", buffering=0) as file:
             while True:
                 file.write(b"0" * 4096)
         wait_until(lambda: read_text(GOVERNOR) == before, "the governor is not restored")
-        kill_both(process, lambda: read_text(GOVERNOR) == "menu")
+        kill_both(process, lambda: read_text(GOVERNOR) == other)
         small_journal(["runs"])
         assert read_text(GOVERNOR) == before
         assert os.listdir(tmp_path / "changed") == ["full"]
@@ -255,13 +266,14 @@ def test_a_profile_is_refused_before_the_trial(target: int, tuned: Cli, powerpro
     assert "profile postgresql" not in (tmp_path / "calls").read_text()
 
 
+@pytest.mark.cpuidle
 def test_counters_stay_readable_after_a_change_of_the_governor() -> None:
     """The kernel removes the counter files and makes them again, so open descriptors end."""
-    before = read_text(GOVERNOR)
+    before, other = read_text(GOVERNOR), other_governors()[0]
     with CpuidleReader() as reader:
         first = reader.snapshot()
         try:
-            GOVERNOR.write_text("menu")
+            GOVERNOR.write_text(other)
             second = reader.snapshot()
         finally:
             GOVERNOR.write_text(before)
