@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -88,9 +89,12 @@ def export_metrics(plan: ExportPlan, say: Say, profiles: Profiles | None = None)
     with ExitStack() as stack:
         # Listen before the tracer is loaded, so that an address in use fails at once. Answer only after the monitor has
         # dropped root's capabilities, because a thread keeps those that it started with.
-        server = MetricsServer(address, lambda accept: render_metrics(shared, accept), config, profiles)
+        server = MetricsServer(
+            address, lambda accept: render_metrics(shared, accept), config, profiles, shared.has_stopped
+        )
         stack.callback(server.close)
         stack.enter_context(monitor)
+        shared.begun_s = time.monotonic()
         stack.enter_context(server)
         say(f"serving metrics on {_format_address(address, server.port)}")
         while True:

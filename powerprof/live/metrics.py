@@ -371,12 +371,14 @@ class SharedTotals(msgspec.Struct):
         build: The labels of `powerprof_build_info`.
         deadline_s: The age at which figures are no longer shown; None for never.
         last_at_s: The time at which the last interval ended, in seconds since the epoch.
+        begun_s: The monotonic time from which the first interval is awaited.
     """
 
     totals: Totals
     build: Mapping[str, str]
     deadline_s: float | None = None
     last_at_s: float = 0.0
+    begun_s: float = msgspec.field(default_factory=time.monotonic)
     _added_s: float | None = None
     _lock: threading.Lock = msgspec.field(default_factory=threading.Lock)
 
@@ -393,6 +395,11 @@ class SharedTotals(msgspec.Struct):
         if self.deadline_s is None or self._added_s is None:
             return False
         return time.monotonic() - self._added_s > self.deadline_s
+
+    def has_stopped(self) -> bool:
+        """Return whether no interval has ended before the deadline, the first one included."""
+        last_s = self.begun_s if self._added_s is None else self._added_s
+        return self.deadline_s is not None and time.monotonic() - last_s > self.deadline_s
 
     @contextmanager
     def reading(self) -> Iterator[Totals]:

@@ -14,12 +14,13 @@ import struct
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from powerprof.live.pages import Answer, Pages, Profiles, Request
 from powerprof.live.socket_file import SocketFile
-from powerprof.live.webconfig import Authenticator, WebConfig, make_tls_context
+from powerprof.live.webconfig import Authenticator, TlsContext, WebConfig
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError, UsageError
 
@@ -77,14 +78,19 @@ class MetricsServer(Closeable):
         answer: Answer,
         config: WebConfig | None = None,
         profiles: Profiles | None = None,
+        has_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Listen on the address. Raise PowerprofError if that fails. `answer` makes a page for an Accept header."""
+        """Listen on the address. Raise PowerprofError if that fails.
+
+        `answer` makes a page for an Accept header. While `has_stopped`, the health page has status 503.
+        """
         config = config or WebConfig()
-        self._tls = make_tls_context(config.tls_server_config) if config.tls_server_config else None
+        self._tls = TlsContext(config.tls_server_config) if config.tls_server_config else None
         self._socket_file: SocketFile | None = None
         is_local = not isinstance(address, Path) and ipaddress.ip_address(address[0]).is_loopback
         is_open = self._tls is None and not config.basic_auth_users
-        self._pages = Pages(answer, profiles, Authenticator(config.basic_auth_users), check_host=is_local and is_open)
+        authenticator = Authenticator(config.basic_auth_users)
+        self._pages = Pages(answer, profiles, authenticator, has_stopped, check_host=is_local and is_open)
         family = (
             socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         )
@@ -193,7 +199,8 @@ class MetricsServer(Closeable):
         protocol = asyncio.StreamReaderProtocol(reader)
         times = {"ssl_handshake_timeout": _TIMEOUT_S, "ssl_shutdown_timeout": _TIMEOUT_S} if self._tls else {}
         async with asyncio.timeout(_TIMEOUT_S):
-            transport, _ = await loop.connect_accepted_socket(lambda: protocol, connection, ssl=self._tls, **times)
+            context = self._tls.current() if self._tls else None
+            transport, _ = await loop.connect_accepted_socket(lambda: protocol, connection, ssl=context, **times)
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 head = await reader.readuntil(_HEAD_END)

@@ -23,6 +23,8 @@ _SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{0,9})?", re.ASCII)
 _HOST = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:@]+))(?::[0-9]*)?")
 Answer = Callable[[str], tuple[bytes, str]]
 _PROFILES = "/debug/pprof/"
+# Health probes of a kubelet or a load balancer have no password, and the page has no figures.
+_HEALTH = "/-/healthy"
 # The type is that of Go's own profiles: Alloy refuses others.
 _PROFILE_TYPE = "application/octet-stream"
 _MISDIRECTED = (
@@ -75,9 +77,16 @@ class Pages:
     """The pages and their access control."""
 
     def __init__(
-        self, answer: Answer, profiles: Profiles | None, authenticator: Authenticator, *, check_host: bool
+        self,
+        answer: Answer,
+        profiles: Profiles | None,
+        authenticator: Authenticator,
+        has_stopped: Callable[[], bool],
+        *,
+        check_host: bool,
     ) -> None:
         self._answer, self._profiles, self._authenticator = answer, profiles, authenticator
+        self._has_stopped = has_stopped
         self._checks_host = check_host
         # Path → name.
         self._names = {f"{_PROFILES}{name}": name for name in profiles.names} if profiles is not None else {}
@@ -90,7 +99,9 @@ class Pages:
         if foreign := [host for host in hosts if not names_this_host(host)]:
             text = _MISDIRECTED.format(host=ascii(foreign[0][:100]))
             return _format_reply(HTTPStatus.MISDIRECTED_REQUEST, text.encode())
-        admission = await self._authenticator.admit(request.header("authorization"), peer)
+        admission = Admission.ADMITTED
+        if request.path != _HEALTH:
+            admission = await self._authenticator.admit(request.header("authorization"), peer)
         if admission is not Admission.ADMITTED:
             await asyncio.sleep(_REFUSAL_DELAY_S)
         if admission is Admission.LATER:
@@ -113,7 +124,9 @@ class Pages:
             return self._answer_profile(self._profiles, request)
         if request.path in ("/", _PROFILES):
             return _format_reply(HTTPStatus.OK, _list_pages(["/metrics", *self._names]), "text/html; charset=utf-8")
-        if request.path == "/-/healthy":
+        if request.path == _HEALTH and self._has_stopped():
+            return _format_reply(HTTPStatus.SERVICE_UNAVAILABLE, b"powerprof finishes no intervals\n")
+        if request.path == _HEALTH:
             return _format_reply(HTTPStatus.OK, b"powerprof is healthy\n")
         return _format_reply(HTTPStatus.NOT_FOUND, b"Not Found\n")
 

@@ -18,6 +18,7 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import Enum, auto
 from pathlib import Path
 
@@ -25,6 +26,7 @@ import msgspec
 
 from powerprof.system import outside_files
 from powerprof.system.acting import as_caller
+from powerprof.system.caller import is_delegated
 from powerprof.system.errors import DataError
 
 _MAX_BYTES = 64 << 10
@@ -118,6 +120,44 @@ def make_tls_context(tls: Tls) -> ssl.SSLContext:
     except (OSError, ssl.SSLError) as error:
         raise DataError(tls.cert_file, f"no certificate with its key ({str(error)[:160]})") from None
     return context
+
+
+class TlsContext:
+    """The TLS settings of the server, made again when the certificate is renewed."""
+
+    def __init__(self, tls: Tls) -> None:
+        """Read the certificate and the key. Raise DataError for unusable ones."""
+        self._tls = tls
+        self._version = self._read_version()
+        self._context = make_tls_context(tls)
+
+    def current(self) -> ssl.SSLContext:
+        """Return the settings with the present certificate, or with the last usable one.
+
+        Under sudo the files are those of another account, and the service has given up the right to act as that
+        account: the first certificate stays.
+        """
+        if not is_delegated() and (version := self._read_version()) != self._version:
+            self._version = version
+            with suppress(DataError):
+                self._context = make_tls_context(self._tls)
+        return self._context
+
+    def _read_version(self) -> tuple[tuple[int, int] | None, ...]:
+        """Return inode and time of each file. A volume of Kubernetes replaces the folder behind a symbolic link."""
+        return tuple(
+            _read_inode_and_time(Path(name))
+            for name in (self._tls.cert_file, self._tls.key_file, self._tls.client_ca_file)
+            if name
+        )
+
+
+def _read_inode_and_time(path: Path) -> tuple[int, int] | None:
+    try:
+        info = path.stat()
+    except OSError:
+        return None
+    return info.st_ino, info.st_mtime_ns
 
 
 class Admission(Enum):

@@ -111,13 +111,20 @@ def test_every_metric_is_in_the_reference() -> None:
 def test_figures_past_their_deadline_are_absent_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now_s[0])
-    made = SharedTotals(Totals(), {"version": "1"}, deadline_s=75.0)
+    made = SharedTotals(Totals(), {"version": "1"}, deadline_s=75.0, begun_s=100.0)
     server = ServerState(name="mariadbd:3306", up=True)
+    now_s[0] += 75.0
+    assert not made.has_stopped()
+    now_s[0] += 0.1
+    # The first interval is awaited too.
+    assert (made.has_stopped(), made.is_late) == (True, False)
     made.add(interval(row("a", 10), servers=(server,), ended_at="1970-01-01T00:16:40.000Z"))
     now_s[0] += 75.0
+    assert not made.has_stopped()
     names = {name for name, _ in values(render_metrics(made)[0].decode())}
     assert {"powerprof_server_up", "powerprof_wakeups_total", "powerprof_build_info"} <= names
     now_s[0] += 0.1
+    assert made.has_stopped()
     for of in ("", OPEN):
         late = values(render_metrics(made, of)[0].decode(), of)
         assert late == {

@@ -255,17 +255,66 @@ def test_passwords(tmp_path: Path, no_delay: None) -> None:
         assert pool.submit(asyncio.run, Authenticator({}).admit(None, "")).result() is Admission.ADMITTED
 
 
-def test_tls(tmp_path: Path) -> None:
+def make_certificate(folder: Path) -> None:
+    """Write cert.pem and key.pem."""
+    folder.mkdir(exist_ok=True)
     subprocess.run(
         [
             *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
             *("-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
             *("-keyout", "key.pem", "-out", "cert.pem"),
         ],
-        cwd=tmp_path,
+        cwd=folder,
         check=True,
         capture_output=True,
     )
+
+
+def test_the_health_page_needs_no_password_and_fails_without_intervals(no_delay: None) -> None:
+    config = WebConfig(basic_auth_users={"prometheus": hashed(b"secret")})
+    stopped = [False, True, False]
+    with MetricsServer(LOOPBACK, answer, config, has_stopped=lambda: stopped.pop(0)) as server:
+        url = f"http://127.0.0.1:{server.port}/-/healthy"
+        assert [get(url) for _ in range(3)] == [
+            (200, b"powerprof is healthy\n"),
+            (503, b"powerprof finishes no intervals\n"),
+            (200, b"powerprof is healthy\n"),
+        ]
+        assert get(f"http://127.0.0.1:{server.port}/metrics")[0] == 401
+
+
+def test_a_renewed_certificate_is_served_and_a_damaged_one_is_not(tmp_path: Path) -> None:
+    """As in a volume of Kubernetes: the files are links through a link to a folder, which is replaced."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        make_certificate(folder)
+    link = tmp_path / "data"
+    link.symlink_to(first)
+    lines = "tls_server_config:\n  cert_file: data/cert.pem\n  key_file: data/key.pem\n"
+    with MetricsServer(LOOPBACK, answer, load_web_config(config_file(tmp_path, lines))) as server:
+
+        def serves(folder: Path) -> bool:
+            context = ssl.create_default_context(cafile=str(folder / "cert.pem"))
+            try:
+                return get(f"https://127.0.0.1:{server.port}/metrics", context)[0] == 200
+            except urllib.error.URLError:
+                return False
+
+        assert (serves(first), serves(second)) == (True, False)
+        (tmp_path / "new").symlink_to(second)
+        (tmp_path / "new").rename(link)
+        assert (serves(first), serves(second)) == (False, True)
+        whole = (second / "cert.pem").read_text()
+        (second / "cert.pem").rename(second / "kept.pem")
+        (second / "cert.pem").write_text(whole[:200])
+        reply = get(
+            f"https://127.0.0.1:{server.port}/metrics", ssl.create_default_context(cafile=str(second / "kept.pem"))
+        )
+        assert reply[0] == 200
+
+
+def test_tls(tmp_path: Path) -> None:
+    make_certificate(tmp_path)
     config = load_web_config(config_file(tmp_path, "tls_server_config:\n  cert_file: cert.pem\n  key_file: key.pem\n"))
     trusting = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
     with MetricsServer(LOOPBACK, answer, config) as server:
