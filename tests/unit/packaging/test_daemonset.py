@@ -16,7 +16,7 @@ FILE = REPOSITORY / "packaging/container/daemonset.yaml"
 
 @pytest.fixture
 def pod() -> dict[str, Any]:
-    _, found = yaml.safe_load_all(FILE.read_text())
+    (found,) = [one for one in yaml.safe_load_all(FILE.read_text()) if one["kind"] == "DaemonSet"]
     spec: dict[str, Any] = found["spec"]["template"]["spec"]
     return spec
 
