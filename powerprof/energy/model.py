@@ -16,6 +16,7 @@ from powerprof.energy.uncertainty import bound_over_range
 from powerprof.model.records import EnergyReading, EstimateRange, StateResidency
 from powerprof.system import files, paths
 from powerprof.system.next_steps import command_line
+from powerprof.system.virtualisation import read_cpu_flags
 
 # Typical figures of neighbouring server generations since Broadwell differ by up to 1.9 times (models/results.txt).
 _NEIGHBOUR = 2.0
@@ -133,16 +134,16 @@ def shows_its_topology() -> bool:
 
     CPUs without a sibling are then whole cores.
     """
-    cpuinfo = files.try_text(paths.procfs() / "cpuinfo") or ""
-    flags = next((line.partition(":")[2].split() for line in cpuinfo.splitlines() if line.startswith("flags")), None)
-    if flags is not None and "hypervisor" not in flags:
+    flags = read_cpu_flags()
+    if flags and "hypervisor" not in flags:
         return True
     dmi = paths.sysfs() / "class/dmi/id"
     vendor, tag = ((files.try_text(dmi / name) or "").strip() for name in ("sys_vendor", "chassis_asset_tag"))
     if vendor == "Microsoft Corporation" and tag != _AZURE_TAG:
         return False
+    cpuinfo = files.try_text(paths.procfs() / "cpuinfo") or ""
     cpus = sum(line.startswith("processor") for line in cpuinfo.splitlines())
-    return flags is not None and vendor in _CLOUDS and cpus >= _CLOUDS[vendor]
+    return bool(flags) and vendor in _CLOUDS and cpus >= _CLOUDS[vendor]
 
 
 def _list_doubts(model: PowerModel) -> list[str]:

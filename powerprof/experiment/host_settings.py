@@ -12,7 +12,6 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.host.describe import read_virtualisation
 from powerprof.host.idle_limits import holder_text, read_idle_limits
 from powerprof.measure.cpuidle import online_cpus
 from powerprof.model.text import join_words
@@ -36,6 +35,7 @@ from powerprof.system.errors import PowerprofError, UnknownNameError, UsageError
 from powerprof.system.files import try_text
 from powerprof.system.foreign_text import whole
 from powerprof.system.next_steps import command_line
+from powerprof.system.virtualisation import read_virtualisation
 
 _WORDS = re.compile(r"([a-z-]{1,32})=([A-Za-z0-9_ .|-]{1,64})")
 _STATE = re.compile(r"state([0-9]{1,2})")

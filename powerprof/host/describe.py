@@ -17,6 +17,7 @@ from powerprof.measure.cpuidle import online_cpus, read_driver
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import try_text
+from powerprof.system.virtualisation import read_virtualisation
 
 _CONTAINER_MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"), Path("/run/systemd/container"))
 
@@ -65,22 +66,6 @@ def _parse_number(text: str | None) -> int | None:
         return int(text, 0) if text else None
     except ValueError:
         return None
-
-
-def read_virtualisation() -> str | None:
-    """Return the hypervisor of this guest, as far as it is visible; None on bare metal."""
-    system = paths.sysfs()
-    has_flag = "hypervisor" in _read_fields(paths.procfs() / "cpuinfo").get("flags", "").split()
-    kind = try_text(system / "hypervisor/type")
-    # Only guests of KVM have this clock; the flag does not name the hypervisor.
-    clocks = try_text(system / "devices/system/clocksource/clocksource0/available_clocksource") or ""
-    if not kind and "kvm-clock" in clocks:
-        kind = "kvm"
-    if not has_flag and not kind:
-        return None
-    names = [try_text(system / "class/dmi/id" / name) for name in ("sys_vendor", "product_name")]
-    maker = " ".join(name for name in names if name)
-    return f"{kind or 'hypervisor'}{f' ({maker})' if maker else ''}"
 
 
 def _read_distribution() -> str | None:

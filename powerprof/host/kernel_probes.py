@@ -6,13 +6,13 @@ from __future__ import annotations
 import os
 
 from powerprof.host.capabilities import Capability, is_root, limited, missing, none, ok
-from powerprof.host.describe import read_virtualisation
 from powerprof.host.idle_limits import limit_lines, limit_text, read_idle_limits
 from powerprof.measure import cpuidle
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.files import try_text
 from powerprof.system.next_steps import command_line
+from powerprof.system.virtualisation import read_virtualisation
 from powerprof.tracing.bpf.btf import read_kernel_btf
 
 # Bits of include/uapi/linux/capability.h.

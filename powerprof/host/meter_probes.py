@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from powerprof.energy.choice import list_openers, try_meter
 from powerprof.energy.meters.meter import Meter
 from powerprof.host.capabilities import Capability, limited, missing, none, ok
-from powerprof.host.describe import read_virtualisation
 from powerprof.system import paths
+from powerprof.system.virtualisation import read_virtualisation
 
 # turbostat has its own probe: its residency needs no meter.
 PROBED = ("rapl", "perf_power", "hwmon", "battery", "ipmi")

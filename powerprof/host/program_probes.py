@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 
 from powerprof.host.capabilities import Capability, is_root, limited, missing, none, ok, other_host
-from powerprof.host.describe import read_virtualisation
 from powerprof.system import paths, program_search, programs
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.next_steps import command_line
+from powerprof.system.virtualisation import read_virtualisation
 from powerprof.tracing.dtrace import find_dtrace
 
 

@@ -32,6 +32,7 @@ from powerprof.model.records import Scope
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError, PowerprofError, reason_of
 from powerprof.system.files import read_int, read_text, try_int, try_text
+from powerprof.system.virtualisation import read_virtualisation
 
 _EVENT_DOMAINS = {
     "energy-pkg": "package",
@@ -171,6 +172,13 @@ def open_perf_power() -> PerfPowerMeter:
         raise CapabilityError(
             f"perf_power: no power PMU in {root} (a virtual machine, or the rapl driver is not loaded)",
             "modprobe rapl; if that fails, use another meter (--meter FILE) or the estimate",
+        )
+    if read_virtualisation() and not list(paths.sysfs().glob("class/powercap/*rapl*")):
+        raise CapabilityError(
+            "perf_power: this virtual machine has the power PMU, but not RAPL's registers: its kernel logs a "
+            "warning when they are read",
+            "use another meter (--meter FILE) or the estimate; or, if the hypervisor has the registers: modprobe "
+            "intel_rapl_msr",
         )
     require_this_host("perf_power: perf counters are the running kernel's")
     try:

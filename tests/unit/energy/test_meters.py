@@ -20,7 +20,7 @@ from powerprof.energy.layouts import rapl_scope
 from powerprof.energy.meter_set import MeterSet
 from powerprof.energy.meters import ipmi
 from powerprof.energy.meters.ipmi import choose_sensors, find_server_watts, parse_sensors
-from powerprof.energy.meters.perf_power import OpenCounter, PerfPowerMeter, list_events
+from powerprof.energy.meters.perf_power import OpenCounter, PerfPowerMeter, list_events, open_perf_power
 from powerprof.energy.meters.rapl import Zone, select_domains
 from powerprof.energy.replay import replay
 from powerprof.energy.request import NAMES
@@ -610,6 +610,24 @@ def test_events_of_the_power_pmu(tmp_path: Path) -> None:
     assert cpus == [0, 28, 29]
     assert [(e.name, e.config) for e in found] == [("energy-cores", 1), ("energy-pkg", 2)]
     assert found[1].joules_per_unit == pytest.approx(2**-32)
+
+
+@pytest.mark.parametrize(
+    ("flags", "zone", "is_refused"),
+    [("msr hypervisor", "", True), ("msr hypervisor", "intel-rapl:0", False), ("msr", "", False)],
+)
+def test_a_guest_without_the_registers_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, zone: str, is_refused: bool
+) -> None:
+    """A guest's kernel logs a warning with a stack for each read of a register that it lacks."""
+    (tmp_path / "bus/event_source/devices/power/events").mkdir(parents=True)
+    (tmp_path / "class/powercap" / zone).mkdir(parents=True)
+    (tmp_path / "cpuinfo").write_text(f"processor: 0\nflags: {flags}\n")
+    monkeypatch.setenv("POWERPROF_SYSFS", str(tmp_path))
+    monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
+    with pytest.raises(CapabilityError) as caught:
+        open_perf_power()
+    assert ("logs a warning" in caught.value.message) == is_refused
 
 
 def test_perf_counters_are_scaled_and_an_offline_cpu_is_marked() -> None:
