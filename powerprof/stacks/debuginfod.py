@@ -10,7 +10,6 @@ import os
 import re
 import time
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -75,9 +74,29 @@ def fetch(build_id: str, request: FetchRequest | None = None) -> Path | None:
         return None
 
 
+class _Unasked(msgspec.Struct):
+    """What is left of the time for downloads that no user requested. A server may be slow each time."""
+
+    seconds_left: float = ALL_S
+
+
+_unasked = _Unasked()
+
+
 def _download_from_any(build_id: str, folder: Folder, names: tuple[str, str], request: FetchRequest | None) -> bool:
+    began_s = time.monotonic()
+    until_s = began_s + min(TOTAL_S, _unasked.seconds_left) if request is None else request.until_s
+    try:
+        return _ask_each_server(build_id, folder, names, request, until_s)
+    finally:
+        if request is None:
+            _unasked.seconds_left -= time.monotonic() - began_s
+
+
+def _ask_each_server(
+    build_id: str, folder: Folder, names: tuple[str, str], request: FetchRequest | None, until_s: float
+) -> bool:
     has_answer, (name, missing) = True, names
-    until_s = min(time.monotonic() + TOTAL_S, _find_end_s()) if request is None else request.until_s
     for server in configured_servers():
         try:
             _download(server, build_id, folder, name, until_s)
@@ -105,9 +124,3 @@ def _download(server: str, build_id: str, folder: Folder, name: str, until_s: fl
         # A wrong file of a server must not stay in the cache.
         if read_elf(handle, "debug file").build_id != build_id:
             raise DataError(server, "sent the debug file of another build")
-
-
-@cache
-def _find_end_s() -> float:
-    """Return the end of all downloads of this process, counted from its first one: a server may be slow each time."""
-    return time.monotonic() + ALL_S
