@@ -17,9 +17,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from powerprof.attribution.sites import Key, NamedStack, SiteStacks, unnamed_stack
+from powerprof.stacks.drgn_library import load_drgn
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.time_budget import Budget
-from powerprof.stacks.walker import load_drgn
 from powerprof.system.fork import SendPart, run_in_fork
 from powerprof.system.reader_process import shared
 from powerprof.system.reader_waits import ReaderWaits

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from powerprof.stacks.drgn_library import load_drgn
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.registers import Machine
 from powerprof.stacks.store import TableStore
@@ -63,15 +64,11 @@ class _WalkFrames(msgspec.Struct):
         self.last = mapping or self.last
 
 
-def load_drgn() -> None:
-    """Import drgn before a fork, so that the child need not."""
-    import drgn  # noqa: F401
-
-
 class Walker:
     """Unwinds stacks of one process image. A module's table is read when a walk first needs it."""
 
     def __init__(self, image: ProcessImage, store: TableStore, machine: Machine) -> None:
+        load_drgn()
         import drgn
 
         self.image = image
