@@ -24,6 +24,7 @@ from typer.core import TyperCommand, TyperGroup
 from powerprof import __version__
 from powerprof.cli.commands import COMMANDS, file_stem, module_name
 from powerprof.cli.parameters import (
+    AFTER_DASHES,
     EXPERT_HEADING,
     OWN_HEADING,
     ParserError,
@@ -108,14 +109,18 @@ class ModuleCommand(TyperCommand):
         )
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """Parse the arguments after checks of their texts. Raises UsageError."""
+        """Parse the arguments after checks of their texts. Raises UsageError. A shell completes wrong ones too."""
+        if ctx.resilient_parsing:
+            if "--" in args:
+                ctx.meta[AFTER_DASHES] = True
+            return list(super().parse_args(ctx, args))
         ctx.meta[_TYPED] = self._checked_values(ctx, args)
         try:
             super().parse_args(ctx, args)
         except _ParserError as error:
             error.ctx = error.ctx or ctx  # some errors of the parser lack it
             raise
-        if ctx.args and not ctx.resilient_parsing:
+        if ctx.args:
             raise ParserError(f"unexpected argument: {' '.join(ctx.args)}", "argument", ctx.args, str(ctx.info_name))
         return []
 

@@ -24,6 +24,8 @@ from powerprof.system.next_steps import command_line
 R = TypeVar("R")
 
 OWN_HEADING, EXPERT_HEADING = "Options", "Expert"
+# Key of a context: the words end in those of another command.
+AFTER_DASHES = "powerprof.after_dashes"
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,13 +98,32 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
         """Return the parameter for Typer's parser, which reads texts only."""
         if not self.flag:
             return TyperArgument(
-                param_decls=[name], nargs=-1 if self.is_repeatable else 1, required=False, metavar=self.metavar
+                param_decls=[name],
+                nargs=-1 if self.is_repeatable else 1,
+                required=False,
+                metavar=self.metavar,
+                shell_complete=self._complete,
             )
         if self.is_flag:
             return TyperOption(param_decls=[self.flag, name], is_flag=True, default=False, help=self.help)
         return TyperOption(
-            param_decls=[self.flag, name], metavar=self.metavar, multiple=self.is_repeatable, help=self.help
+            param_decls=[self.flag, name],
+            metavar=self.metavar,
+            multiple=self.is_repeatable,
+            help=self.help,
+            shell_complete=self._complete,
         )
+
+    def _complete(self, context: Any, _: Any, incomplete: str) -> list[Any]:
+        """Return the values for the shell. The words after -- belong to another command."""
+        from powerprof.cli.completion import Typed, list_values
+
+        if AFTER_DASHES in context.meta:
+            return []
+        program = context.parent.params if context.parent is not None else {}
+        runs_dir = program.get("runs_dir") or os.environ.get("POWERPROF_RUNS_DIR")
+        typed = Typed(command=str(context.info_name), values=context.params, runs_dir=runs_dir or None)
+        return list(list_values(self.flag, self.metavar, typed, incomplete))
 
     def value_of(self, typed: Any, command: str) -> Any:
         """Return the value of the typed text or texts; the default if there is none. Raises UsageError."""

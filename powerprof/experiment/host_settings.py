@@ -69,6 +69,11 @@ def parse_host_setting(words: str) -> tuple[str, str]:
     return name, value
 
 
+def list_host_settings() -> list[str]:
+    """Return the names of the settings."""
+    return list(_PLANS)
+
+
 MISSING = "this host has no such setting"
 _EXAMPLE = "--host latency-limit=50"
 # Units of values.

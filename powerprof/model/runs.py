@@ -151,7 +151,7 @@ class RunStore:
     def create(self, command: str) -> tuple[str, Path]:
         """Create an empty run and return its id, such as idle-0042, and its folder. Raise PowerprofError on failure."""
         self.prepare()
-        numbers = [int(name.rsplit("-", 1)[1]) for name in self._names() if name.rsplit("-", 1)[0] == command]
+        numbers = [int(name.rsplit("-", 1)[1]) for name in self.names() if name.rsplit("-", 1)[0] == command]
         number = max(numbers, default=0) + 1
         try:
             with as_caller(), Folder.open(self.directory) as store:
@@ -257,7 +257,7 @@ class RunStore:
         self._require_directory()
         shown = name if len(name) <= _SHOWN_NAME else name[:_SHOWN_NAME] + "…"
         # Another number is another run, and no spelling of this one.
-        names = [each for each in self._names() if _number_of(each) == (_number_of(name) or _number_of(each))]
+        names = [each for each in self.names() if _number_of(each) == (_number_of(name) or _number_of(each))]
         raise UnknownNameError(f"no run {shown!r} in {self.directory}", name, names, self.listing)
 
     def find_earlier(self, name: str, label: str) -> str:
@@ -290,7 +290,7 @@ class RunStore:
         """Return all runs, oldest first, also damaged ones with the reason."""
         self._require_directory()
         infos = []
-        for name in self._names():
+        for name in self.names():
             path = self.directory / name / _RUN_FILE
             try:
                 if not path.is_file():
@@ -320,7 +320,8 @@ class RunStore:
         if self._is_given and not self.directory.exists():
             raise UsageError(f"--runs-dir {self.directory}: no such directory", "name a directory with saved runs")
 
-    def _names(self) -> Iterator[str]:
+    def names(self) -> Iterator[str]:
+        """Yield the ids of the saved runs, sorted. Raise PowerprofError if the folder cannot be read."""
         try:
             names = sorted(entry.name for entry in self.directory.iterdir())
         except FileNotFoundError:

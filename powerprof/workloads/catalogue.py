@@ -51,7 +51,7 @@ def find_workload(name: str, extra: Sequence[Path] = ()) -> LoadedWorkload:
     meant = [folder.name for folder in list_folders(extra) if folder.name == prefix or name in _conditions_of(folder)]
     if meant:
         raise SeveralNamesError(f"no workload is called {name}", name, meant)
-    raise UnknownNameError(f"no workload is called {name}", name, _list_names(extra), _hint(name))
+    raise UnknownNameError(f"no workload is called {name}", name, list_names(extra), _hint(name))
 
 
 def _conditions_of(folder: Path) -> Collection[str]:
@@ -62,12 +62,12 @@ def _conditions_of(folder: Path) -> Collection[str]:
         return ()
 
 
-def _list_names(extra: Sequence[Path]) -> list[str]:
+def list_names(extra: Sequence[Path] = ()) -> list[str]:
     """Return the names of the workloads."""
     return [folder.name for folder in list_folders(extra)]
 
 
-def _list_conditions(extra: Sequence[Path]) -> list[str]:
+def list_conditions(extra: Sequence[Path] = ()) -> list[str]:
     """Return the names of the conditions of all workloads."""
     loaded = map(read_workload, list_folders(extra))
     return list(dict.fromkeys(condition for each in loaded for condition in each.definition.conditions))
@@ -113,7 +113,7 @@ def find_condition(name: str, extra: Sequence[Path] = (), beside: str | None = N
     # Workloads of other products can have the same condition names. They need the name of the workload.
     matches = [loaded for loaded in matches if loaded.definition.server.kind == DEFAULT_KIND] or matches
     if not matches:
-        names = [*_list_conditions(extra), *_list_names(extra)]
+        names = [*list_conditions(extra), *list_names(extra)]
         raise UnknownNameError(f"no workload has a condition {name}", name, names, _hint(name))
     if len(matches) > 1:
         choices = [f"{loaded.definition.name}:{name}" for loaded in matches]
