@@ -2,8 +2,8 @@
 """Try a remedy on a live server, measure the saved wake-ups, and restore the old value.
 
 Windows with and without the remedy alternate. --thread NAME --slack 50ms sets the timer slack of one thread, so that
-its timers fire later and together. --set VARIABLE=VALUE runs SET GLOBAL: as root through the server's own socket, or
-with an account of yours. --host SETTING=VALUE changes a setting of the host, such as latency-limit=50 (in µs), and
+its timers fire later and together. --set VARIABLE=VALUE runs SET GLOBAL, or ALTER SYSTEM and a reload on PostgreSQL: as
+root through the server's own socket, or with an account of yours. --host SETTING=VALUE changes a setting of the host, such as latency-limit=50 (in µs), and
 shows power, time in C0 and the latency of statements. --finding RULE applies the first remedy of a finding of
 `diagnose`. Without a remedy, cure lists the available remedies. The old value is always
 restored, and then read back.
@@ -65,7 +65,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
         "--thread", "NAME|ID", "Thread id, or the name of the thread in the kernel or the server."
     )
     slack: str | None = option("--slack", "TIME", "Timer slack to try, such as 500us, 50ms or 1s.")
-    variable: str | None = option("--set", "VARIABLE=VALUE", "Global variable of the server to try.")
+    variable: str | None = option("--set", "VARIABLE=VALUE", "Variable or setting of the server to try.")
     finding: str | None = option("--finding", "RULE|NUMBER", "Try the remedy of this finding of diagnose.")
     host: str | None = option(
         "--host",
@@ -167,7 +167,7 @@ def command(options: Options) -> None:
     def consent(plan: PlannedChange, target: Target, lasts_s: float, predicted: CurePrediction | None) -> None:
         from powerprof.report.cure import announce_lines
 
-        lines = found + announce_lines(plan.remedy, target.label, target.pids[0], request, lasts_s, predicted)
+        lines = found + announce_lines(plan.remedy, target.label, target.first, request, lasts_s, predicted)
         _agree(lines, options.yes, None if plan.connections is None else plan.remedy.name)
 
     def check_terminal() -> None:
@@ -195,7 +195,7 @@ def _change_slack(options: Options) -> None:
     assert isinstance(choice, SlackChoice)  # noqa: S101  a thread and a slack
     if options.printed is not None:
         target, thread = find_slack_target(options.pid, choice, only=options.only, say=say)
-        _warn(loop_warning(target.pids[0], thread))
+        _warn(loop_warning(target.first, thread))
         if options.printed == "drop-in":
             text = drop_in_text(choice, target)
         else:

@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from powerprof.database.local_login import require_server_program
 from powerprof.measure.window import WindowPart
 from powerprof.queries.join import estimate_latency
 from powerprof.queries.records import Latency
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError
+from powerprof.system.processes import name_of
+from powerprof.system.server_names import is_postgres_program, is_server_program
 from powerprof.tracing.captures import StatementTrace, latency_class_range_ns
 from powerprof.tracing.statements import QueryTracer
 
@@ -73,8 +74,10 @@ class StatementLatencies(Closeable):
 
     def _open(self) -> None:
         try:
-            require_server_program(self._pid)
-            self._tracer = QueryTracer(self._pid)
+            program = name_of(self._pid)
+            if not is_server_program(program):
+                raise CapabilityError("the process is not a database server", "choose a server by --pid")
+            self._tracer = QueryTracer(self._pid, "postgresql" if is_postgres_program(program) else "mysql")
             self._tracer.attach()
         except (CapabilityError, PowerprofError) as error:
             self.close()

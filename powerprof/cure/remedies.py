@@ -9,20 +9,23 @@ from pathlib import Path
 
 import msgspec
 
+from powerprof.cure.postgres_settings import plan_postgres_setting
 from powerprof.cure.records import Remedy
 from powerprof.cure.slack import command_name_of, read_slack, slack_text
 from powerprof.cure.threads import SlackChoice, check_owner, check_slack, find_thread, loop_warning, read_thread_names
 from powerprof.database import sql
 from powerprof.database.base import Login, StatementError
-from powerprof.database.local_login import log_in_locally
+from powerprof.database.local_login import log_in_as_owner, log_in_locally
 from powerprof.diagnosis.evidence import TRIED_RULES
 from powerprof.energy.request import DEFAULT_REQUEST, EnergyRequest
 from powerprof.experiment.host_settings import UNITS, HostChange, parse_host_setting, plan_host_setting
 from powerprof.experiment.options import MOST_PAIRS_FACTOR
+from powerprof.model.identities import Family
 from powerprof.model.text import parse_time
 from powerprof.reversible.groups import join_values
 from powerprof.reversible.journal import SavedSetting
 from powerprof.reversible.kinds import Setting
+from powerprof.reversible.postgres_settings import PostgresSetting
 from powerprof.reversible.session_copies import NewConnections, has_session_copies, is_read_only
 from powerprof.reversible.timer_slack import TimerSlack, read_start_ticks
 from powerprof.reversible.variables import Variable
@@ -31,7 +34,7 @@ from powerprof.system.cgroups import service_of
 from powerprof.system.errors import PowerprofError, UnknownNameError, UsageError
 from powerprof.system.foreign_text import whole
 from powerprof.system.next_steps import command_line
-from powerprof.system.processes import label_of
+from powerprof.system.processes import label_of, name_of
 from powerprof.system.server_names import is_mysql_program, is_postgres_program
 from powerprof.system.targets import word_for
 
@@ -223,9 +226,9 @@ def plan_change(pid: int, request: CureRequest) -> PlannedChange:
         settings, befores, remedy = change.settings, change.befores, _host_remedy(request.choice.name, change)
     else:
         assert isinstance(request.choice, VariableChoice)  # noqa: S101  a plan needs a choice
-        variable, before, remedy = _plan_variable(pid, request, request.choice)
+        variable, before, remedy = _plan_server_setting(pid, request, request.choice)
         settings, befores = [variable], [before]
-        if variable.keeps_copies:
+        if isinstance(variable, Variable) and variable.keeps_copies:
             connections = NewConnections(Login.from_fields(variable.login))
     options = None if request.defaults_file is None else str(request.defaults_file.absolute())
     saved = [SavedSetting(each, old, pid, started, options) for each, old in zip(settings, befores, strict=True)]
@@ -280,25 +283,22 @@ def _read_thread_names(pid: int, request: CureRequest) -> Mapping[int, str]:
         return read_thread_names(pid, server.thread_names())
 
 
-def _check_server(pid: int) -> None:
-    """Raise UsageError unless the process is a MariaDB or MySQL server, whose variables can be set."""
-    label = label_of(pid)
-    if is_postgres_program(label):
-        raise UsageError(
-            f"--set: no setting of PostgreSQL ({pid}) can be tried: its processes read them from files "
-            "(postgresql.conf, ALTER SYSTEM), which would stay changed after a crash of powerprof or the host",
-            "set it in postgresql.conf, then SELECT pg_reload_conf(); to try a change live: --thread and --slack",
-        )
-    if not is_mysql_program(label):
-        raise UsageError(
-            f"--set: {label} ({pid}) is not a MariaDB or MySQL server, so it has no SET GLOBAL",
-            "--thread NAME --slack TIME",
-        )
+def _plan_server_setting(
+    pid: int, request: CureRequest, choice: VariableChoice
+) -> tuple[Variable | PostgresSetting, str, Remedy]:
+    program = name_of(pid)
+    if is_postgres_program(program):
+        return plan_postgres_setting(pid, _find_login(pid, request, "postgresql"), choice.name, choice.value)
+    if is_mysql_program(program):
+        return _plan_variable(pid, request, choice)
+    raise UsageError(
+        f"--set: {label_of(pid)} ({pid}) is not a MariaDB, MySQL or PostgreSQL server, so it has no settings",
+        "--thread NAME --slack TIME",
+    )
 
 
 def _plan_variable(pid: int, request: CureRequest, choice: VariableChoice) -> tuple[Variable, str, Remedy]:
-    _check_server(pid)
-    login = _find_login(pid, request)
+    login = _find_login(pid, request, "mysql")
     setting = Variable(login.to_fields(), choice.name, choice.value, pid, read_start_ticks(pid))
     try:
         before = setting.read()
@@ -333,12 +333,12 @@ def _plan_variable(pid: int, request: CureRequest, choice: VariableChoice) -> tu
     return msgspec.structs.replace(setting, keeps_copies=is_copied), before, remedy
 
 
-def _find_login(pid: int, request: CureRequest) -> Login:
+def _find_login(pid: int, request: CureRequest, family: Family) -> Login:
     """Return the login with the named account, or else by the server's own socket. Raise UsageError, PowerprofError."""
     if request.names_server:
         from powerprof.database.given import given_server
 
-        with given_server(request.server_url, request.socket, request.defaults_file) as server:
+        with given_server(request.server_url, request.socket, request.defaults_file, families=(family,)) as server:
             if server.pid != pid:
                 raise UsageError(
                     f"--pid is {pid}, but the named server is "
@@ -351,8 +351,10 @@ def _find_login(pid: int, request: CureRequest) -> Login:
             "under sudo, cure changes a server only with an account of the caller, but no account is named",
             "--socket PATH, --server URL or --defaults-file FILE; or run as root itself",
         )
-    entered = log_in_locally(pid, sql.LOOK_LIMITS)
+    entered = log_in_as_owner(pid, sql.LOOK_LIMITS) if family == "postgresql" else None
+    entered = entered or log_in_locally(pid, sql.LOOK_LIMITS, family)
     if entered is None:
-        raise PowerprofError(f"server {pid} refuses this user on its socket", "name an account with --defaults-file")
+        remedy = "with --defaults-file" if family == "mysql" else "with --server USER@SOCKET"
+        raise PowerprofError(f"server {pid} refuses this user on its socket", f"name an account {remedy}")
     entered[1].close()
     return entered[0]

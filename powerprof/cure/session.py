@@ -88,8 +88,8 @@ class _Trial(msgspec.Struct):
         tid = None if thread is None else thread.tid
         with (
             TargetLife(self.target) as life,
-            StatementLatencies(self.target.pids[0]) as statements,
-            ReplicaSampler(self.target.pids[0], request) as replica,
+            StatementLatencies(self.target.first) as statements,
+            ReplicaSampler(self.target.first, request) as replica,
             CureWindows(self.target, tid, energy, statements, replica, life) as windows,
         ):
             self.untraced = windows.untraced
@@ -221,7 +221,7 @@ def run_cure(request: CureRequest, check_terminal: Callable[[], None], consent: 
     from powerprof.measure.clock import format_now
 
     target = find_target(request.pid, request.choice, only=request.only, say=say)
-    plan = plan_change(target.pids[0], request)
+    plan = plan_change(target.first, request)
     untried = explain_no_trial(plan, None)
     if not untried:
         check_terminal()
@@ -281,7 +281,7 @@ def _make_record(
     request, plan, blocks, rise = trial.request, trial.plan, trial.blocks, trial.rise
     read_back = [value for value in after if value is not None]
     is_known = len(read_back) == len(after)
-    pid, primary = trial.target.pids[0], choose_primary(plan, blocks)
+    pid, primary = trial.target.first, choose_primary(plan, blocks)
     wall_s = sum(block.window.window_s or 0.0 for block in blocks)
     cpus = max((block.window.cpus for block in blocks), default=1) or 1
     return Cure(

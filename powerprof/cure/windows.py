@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -31,19 +31,23 @@ if TYPE_CHECKING:
 
 
 class SwitchCounter(WindowPart):
-    """The voluntary switches of each thread of a process in a window."""
+    """The voluntary switches of each thread of some processes in a window."""
 
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
+    def __init__(self, list_pids: Callable[[], Iterable[int]]) -> None:
+        """Prepare it. `list_pids` returns the present processes at each edge of a window."""
+        self._list_pids = list_pids
         self._before: Mapping[int, int] = {}
         self._after: Mapping[int, int] = {}
         self._started_s = self._ended_s = 0.0
 
     def begin(self) -> None:
-        self._before, self._started_s = read_switches(self._pid), time.monotonic()
+        self._before, self._started_s = self._read(), time.monotonic()
 
     def end(self) -> None:
-        self._after, self._ended_s = read_switches(self._pid), time.monotonic()
+        self._after, self._ended_s = self._read(), time.monotonic()
+
+    def _read(self) -> dict[int, int]:
+        return {tid: count for pid in self._list_pids() for tid, count in read_switches(pid).items()}
 
     @property
     def counted_s(self) -> float:
@@ -82,7 +86,7 @@ class CureWindows(Closeable):
     ) -> None:
         self._target, self._tid, self._energy = target, tid, energy
         self._statements, self._replica, self._life = statements, replica, life
-        self._counter = SwitchCounter(target.pids[0])
+        self._counter = SwitchCounter(target.find_members or (lambda: target.pids))
         self._stack = ExitStack()
         self._traced: tuple[WindowTracer, WindowStacks] | None = None
         self._meter: WindowMeter | None = None
@@ -139,11 +143,11 @@ class CureWindows(Closeable):
         return None if self._replica is None else self._replica.own_tid
 
     def _count_exits(self, causes: npt.NDArray[Any]) -> dict[str, int | None]:
-        """Return the idle exits of the thread and of its process."""
+        """Return the idle exits of the thread and of its process, or the server's processes."""
         from powerprof.attribution.causes import blamed_threads
 
         tids, tgids = blamed_threads(causes)
-        is_of_target = (tgids == self._target.pids[0]) | np.isin(tids, list(self._counter.counts()))
+        is_of_target = np.isin(tgids, self._target.pids) | np.isin(tids, list(self._counter.counts()))
         is_of_target &= tids != (self._own_tid or -1)
         thread = None if self._tid is None else int(causes["count"][tids == self._tid].sum())
         return {"thread_exits_count": thread, "target_exits_count": int(causes["count"][is_of_target].sum())}

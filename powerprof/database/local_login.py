@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,11 +13,13 @@ from typing import TYPE_CHECKING
 from powerprof.database import sql
 from powerprof.database.base import Limits, Login
 from powerprof.database.pg_stat_statements import find_statistics_database
+from powerprof.database.wire import read_process_account
 from powerprof.measure.procfs import list_children
 from powerprof.model.identities import Family
+from powerprof.system.caller import HostUser, account_of
 from powerprof.system.errors import PowerprofError
 from powerprof.system.listeners import list_unix_sockets
-from powerprof.system.processes import name_of
+from powerprof.system.processes import name_of, owner_of
 from powerprof.system.server_names import is_mysql_program, is_postgres_program
 from powerprof.system.server_roles import read_roles
 from powerprof.system.tasks import process_folder
@@ -40,23 +43,37 @@ def list_listening_sockets(pid: int) -> list[Path]:
     return [root / path.lstrip("/") for path in list_unix_sockets(pid)]
 
 
-def log_in_locally(pid: int, limits: Limits = sql.LOOK_LIMITS, family: Family = "mysql") -> tuple[Login, Sql] | None:
+def log_in_locally(
+    pid: int, limits: Limits = sql.LOOK_LIMITS, family: Family = "mysql", account: HostUser | None = None
+) -> tuple[Login, Sql] | None:
     """Return login and connection through the server's own socket; None if every socket refuses.
 
-    It logs in as the system user (unix_socket authentication) without a password or prompt. The caller closes the
-    connection.
+    It logs in as the system user (unix_socket or peer authentication) without a password or prompt, or as `account`,
+    with that user's rights. The caller closes the connection.
     """
-    end_s = time.monotonic() + _LOCAL_LOGIN_S
+    end_s, user = time.monotonic() + _LOCAL_LOGIN_S, getpass.getuser() if account is None else account.name
     for place in list_listening_sockets(pid)[:_MAX_SOCKETS]:
         left_s = end_s - time.monotonic()
         if left_s <= 0:
             break
-        login = Login(user=getpass.getuser(), socket=place, pid=pid, family=family)
+        login = Login(user=user or "", socket=place, pid=pid, family=family, account=account)
         try:
             return login, sql.connect(login, timeout_s=left_s, limits=limits)
         except (PowerprofError, OSError):
             continue
     return None
+
+
+def log_in_as_owner(pid: int, limits: Limits) -> tuple[Login, Sql] | None:
+    """Return login and connection as the server's own account, a superuser of PostgreSQL (`sudo -u postgres psql`).
+
+    The result is None if this process is not root, for a server of a person's account, and if the server refuses.
+    """
+    uid = read_process_account(pid)
+    account = account_of(uid) if uid is not None and os.geteuid() == 0 else None
+    if account is None or account.uid == 0 or owner_of(pid, any_service=True).distrust is not None:
+        return None
+    return log_in_locally(pid, limits, "postgresql", account)
 
 
 def log_in_to_statistics(pid: int, databases: Iterable[str]) -> Login | None:

@@ -68,8 +68,7 @@ def find_statistics_database(login: Login, databases: Iterable[str]) -> Login | 
     try:
         with sql.connect(login.in_database(_FIRST_DATABASE), limits=sql.WORD_LIMITS) as connection:
             trusted = {str(name) for (name,) in sql.fetch_rows(connection, _SUPERUSER_DATABASES, columns=1)}
-            ((triggers, is_superuser),) = sql.fetch_rows(connection, _EVENT_TRIGGERS, columns=2)
-            if (triggers, is_superuser) == ("on", "on"):
+            if has_login_triggers(connection):
                 login = login.with_session_options(NO_LOGIN_TRIGGERS)
             if _FIRST_DATABASE in trusted and _find_extension_schema(connection) is not None:
                 return login.in_database(_FIRST_DATABASE)
@@ -83,6 +82,11 @@ def find_statistics_database(login: Login, databases: Iterable[str]) -> Login | 
         except PowerprofError:
             continue
     return None
+
+
+def has_login_triggers(connection: Sql) -> bool:
+    """Return whether triggers can run at a login that this account may do without. Raise StatementError."""
+    return sql.fetch_rows(connection, _EVENT_TRIGGERS, columns=2) == [("on", "on")]
 
 
 def read_statistics(connection: Sql) -> Statistics:

@@ -16,7 +16,7 @@ from powerprof.reversible.journal import Journal, JournalState, SavedSetting, wr
 from powerprof.reversible.keeper import KeeperAnswer, KeeperOrder, Restoration
 from powerprof.reversible.kinds import AppliedChange, Setting
 from powerprof.reversible.variables import OtherVariablesMoved
-from powerprof.system import descriptors, programs
+from powerprof.system import descriptors, programs, signals
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
 from powerprof.system.folders import write_all
@@ -89,6 +89,10 @@ class ChangedSettings(Closeable):
 
     def close(self) -> None:
         """Restore the settings, and add notes about those that could not be restored."""
+        with signals.uninterrupted():  # A killed keeper restores nothing.
+            self._close()
+
+    def _close(self) -> None:
         keeper = self._keeper
         if keeper is None:
             return

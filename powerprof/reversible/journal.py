@@ -30,6 +30,7 @@ from powerprof.database.option_files import read_password
 from powerprof.reversible.groups import command_together, group_settings, name_together
 from powerprof.reversible.host_settings import FileAway, HostFile, LatencyLimit, TunedProfile
 from powerprof.reversible.kinds import AppliedChange, Setting, is_same_value
+from powerprof.reversible.postgres_settings import PostgresSetting
 from powerprof.reversible.timer_slack import TimerSlack, read_start_ticks
 from powerprof.reversible.variables import Variable
 from powerprof.system import paths
@@ -253,6 +254,8 @@ def _identity(entry: SavedSetting) -> tuple[object, ...]:
         case Variable(name=name, login=login):
             server_key = (login["host"], login["port"]) if entry.pid is None else entry.started_ticks
             return "variable", entry.pid, server_key, name.casefold()
+        case PostgresSetting(name=name, folder=folder):
+            return "postgres_setting", folder, name.casefold()
         case HostFile(path=path):
             return "host_file", os.path.realpath(path)  # CPUs of one policy have links to one file.
         case LatencyLimit() | TunedProfile():
@@ -342,6 +345,8 @@ def _restore(entry: SavedSetting, since: str | None, is_of_this_boot: bool) -> _
     try:
         now = setting.read()
         if now in (None, entry.before):
+            if isinstance(setting, PostgresSetting):
+                setting.load()
             return _Outcome("done")
         if not (now == since or is_same_value(now or "", setting.value)):
             return _Outcome("foreign", now)
@@ -412,14 +417,19 @@ def _list_moved_variables(entry: SavedSetting) -> list[str]:
 
 
 def _without_password(setting: Setting) -> Setting:
-    if not isinstance(setting, Variable):
+    if not isinstance(setting, Variable | PostgresSetting):
         return setting
     return msgspec.structs.replace(setting, login={**setting.login, "password": ""})
 
 
 def _with_password(entry: SavedSetting) -> Setting:
-    """Return the setting with the present password of its option file, read with the rights of the caller."""
+    """Return the setting with the present password: that of its option file, read with the rights of the caller.
+
+    PostgreSQL's is in the environment. The login accepts only the process of the server (`PostgresSetting`).
+    """
     setting = entry.setting
+    if isinstance(setting, PostgresSetting):
+        return msgspec.structs.replace(setting, login={**setting.login, "password": os.environ.get("PGPASSWORD", "")})
     if entry.options is None or not isinstance(setting, Variable) or setting.login.get("password"):
         return setting
     with suppress(PowerprofError, OSError):

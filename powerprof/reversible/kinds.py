@@ -16,11 +16,12 @@ from __future__ import annotations
 import msgspec
 
 from powerprof.reversible.host_settings import HostFile, HostSetting
+from powerprof.reversible.postgres_settings import PostgresSetting
 from powerprof.reversible.timer_slack import TimerSlack
 from powerprof.reversible.variables import Variable
 from powerprof.system.errors import PowerprofError
 
-Setting = Variable | TimerSlack | HostSetting
+Setting = Variable | PostgresSetting | TimerSlack | HostSetting
 
 
 class AppliedChange(msgspec.Struct):
@@ -37,6 +38,8 @@ class AppliedChange(msgspec.Struct):
     def put_back(self) -> None:
         """Restore the old value, unless another user has changed it. Raise FileAway, and PowerprofError if it fails."""
         now = self.setting.read()
+        if now == self.before and isinstance(self.setting, PostgresSetting):
+            self.setting.load()
         if now in (None, self.before) or not self._is_ours(now):
             return
         self.setting.write(self.before)

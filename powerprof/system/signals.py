@@ -156,8 +156,8 @@ def hold() -> None:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let signals wait until the block ends. After the first signal they wait already."""
-    if has_arrived():
+    """Let signals wait until the block ends. If they wait already, they wait after it, too."""
+    if _state.is_waiting:
         yield
         return
     hold()

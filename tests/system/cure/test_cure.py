@@ -203,11 +203,14 @@ def traces(pid: int) -> bool:
     return "anon_inode:bpf-prog" in links
 
 
-_OWN_JOURNAL = 'mkdir -m 700 -p /run/powerprof-changed && mount --bind "$0" /run/powerprof-changed && exec "$@"'
+_OWN_JOURNAL = (
+    'for folder in /run/powerprof-changed /var/lib/powerprof-changed; do mkdir -m 700 -p "$folder" "$0$folder" && '
+    'mount --bind "$0$folder" "$folder" || exit; done; exec "$@"'
+)
 
 
 def with_own_journal(cli: Cli, folder: Path) -> Cli:
-    """Return a command line with its own journal, which no other command of root restores."""
+    """Return a command line with its own journals, which no other command of root restores."""
     place = folder / "changed"
     place.mkdir(0o700)
     apart = ("unshare", "--mount", "--propagation", "private", "sh", "-c", _OWN_JOURNAL, str(place))
