@@ -2,11 +2,11 @@
 """Try a remedy on a live server, measure the saved wake-ups, and restore the old value.
 
 Windows with and without the remedy alternate. --thread NAME --slack 50ms sets the timer slack of one thread, so that
-its timers fire later and together. --set VARIABLE=VALUE runs SET GLOBAL, or ALTER SYSTEM and a reload on PostgreSQL: as
-root through the server's own socket, or with an account of yours. --host SETTING=VALUE changes a setting of the host, such as latency-limit=50 (in µs), and
-shows power, time in C0 and the latency of statements. --finding RULE applies the first remedy of a finding of
-`diagnose`. Without a remedy, cure lists the available remedies. The old value is always
-restored, and then read back.
+its timers fire later and together. --set VARIABLE=VALUE runs SET GLOBAL, or ALTER SYSTEM and a reload on PostgreSQL:
+as root through the server's own socket, or with an account of yours. --host SETTING=VALUE changes a setting of the
+host, such as latency-limit=50 (in µs), and shows power, time in C0 and the latency of statements. --finding RULE
+applies the first remedy of a finding of `diagnose`. Without a remedy, cure lists the available remedies. The old value
+is always restored, and then read back.
 
 --keep and --release measure nothing. --print does not change the server.
 """

@@ -48,7 +48,7 @@ def plan_postgres_setting(pid: int, login: Login, name: str, value: str) -> tupl
         if unloaded := find_unloaded_file(connection):
             raise UsageError(
                 f"--set {name}: {unloaded} changed after the server loaded it, and the change would take effect",
-                "SELECT pg_reload_conf(), or undo the change of the file",
+                "run SELECT pg_reload_conf(), or undo the change of the file",
             )
         hiding = list_hiding(connection, name)
     folder = DataFolder.of(pid)

@@ -286,11 +286,18 @@ def _read_thread_names(pid: int, request: CureRequest) -> Mapping[int, str]:
 def _plan_server_setting(
     pid: int, request: CureRequest, choice: VariableChoice
 ) -> tuple[Variable | PostgresSetting, str, Remedy]:
+    if _family_of(pid) == "mysql":
+        return _plan_variable(pid, request, choice)
+    return plan_postgres_setting(pid, _find_login(pid, request, "postgresql"), choice.name, choice.value)
+
+
+def _family_of(pid: int) -> Family:
+    """Return the family of a server's process. Raise UsageError for other programs, which have no settings."""
     program = name_of(pid)
     if is_postgres_program(program):
-        return plan_postgres_setting(pid, _find_login(pid, request, "postgresql"), choice.name, choice.value)
+        return "postgresql"
     if is_mysql_program(program):
-        return _plan_variable(pid, request, choice)
+        return "mysql"
     raise UsageError(
         f"--set: {label_of(pid)} ({pid}) is not a MariaDB, MySQL or PostgreSQL server, so it has no settings",
         "--thread NAME --slack TIME",

@@ -29,24 +29,25 @@ _SETTING = (
     " WHERE pg_catalog.lower(s.name) OPERATOR(pg_catalog.=) '{name}'"
 )
 _NAMES = "SELECT s.name FROM pg_catalog.pg_settings s"
-_FILES = (
-    "SELECT f.applied, f.error, f.sourcefile, CASE WHEN pg_catalog.lower(f.name) OPERATOR(pg_catalog.=) '{name}'"
-    " AND f.sourcefile OPERATOR(pg_catalog.=) pg_catalog.concat(pg_catalog.current_setting('data_directory'),"
-    " '/postgresql.auto.conf') THEN f.setting END FROM pg_catalog.pg_file_settings f ORDER BY f.seqno"
+_FILES = "SELECT f.applied, f.error, f.sourcefile FROM pg_catalog.pg_file_settings f ORDER BY f.seqno"
+_TEXTS = (
+    "SELECT f.setting FROM pg_catalog.pg_file_settings f"
+    " WHERE pg_catalog.lower(f.name) OPERATOR(pg_catalog.=) '{name}' AND f.sourcefile OPERATOR(pg_catalog.=)"
+    " pg_catalog.concat(pg_catalog.current_setting('data_directory'), '/postgresql.auto.conf') ORDER BY f.seqno"
 )
 _UNLOADED = (
-    "SELECT p.place FROM (SELECT f.sourcefile FROM pg_catalog.pg_file_settings f"
+    "SELECT p.place FROM (SELECT f.sourcefile AS place FROM pg_catalog.pg_file_settings f"
     " UNION SELECT pg_catalog.current_setting('config_file') UNION SELECT pg_catalog.current_setting('hba_file')"
-    " UNION SELECT pg_catalog.current_setting('ident_file')) AS p(place)"
+    " UNION SELECT pg_catalog.current_setting('ident_file')) AS p"
     " WHERE (pg_catalog.pg_stat_file(p.place, true)).modification"
     " OPERATOR(pg_catalog.>) pg_catalog.pg_conf_load_time() LIMIT 1"
 )
 _HIDING = (
-    "SELECT r.rolname, d.datname, e.entry FROM pg_catalog.pg_db_role_setting s"
+    "SELECT r.rolname, d.datname, e.e FROM pg_catalog.pg_db_role_setting s"
+    " CROSS JOIN pg_catalog.unnest(s.setconfig) AS e"
     " LEFT JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) s.setrole"
     " LEFT JOIN pg_catalog.pg_database d ON d.oid OPERATOR(pg_catalog.=) s.setdatabase"
-    " CROSS JOIN LATERAL pg_catalog.unnest(s.setconfig) AS e(entry)"
-    " WHERE pg_catalog.lower(pg_catalog.split_part(e.entry, '=', 1)) OPERATOR(pg_catalog.=) '{name}'"
+    " WHERE pg_catalog.lower(pg_catalog.split_part(e.e, '=', 1)) OPERATOR(pg_catalog.=) '{name}'"
     " ORDER BY 1, 2 LIMIT 100"
 )
 
@@ -82,15 +83,15 @@ def read_file_text(connection: Sql, name: str) -> str | None:
 
     Raise PowerprofError if the account may not read the files, or if the server cannot load them.
     """
-    rows = _fetch_as_administrator(connection, _FILES.format(name=name.lower()), 4)
-    errors = [(place, error) for _, error, place, _ in rows if error]
+    rows = _fetch_as_administrator(connection, _FILES, 3)
+    errors = [(place, error) for _, error, place in rows if error]
     # With an error in any file the server loads none of them. Settings that wait for a restart are errors as well.
     if errors and not any(applied == "t" for applied, *_ in rows):
         place, error = (printable(str(word))[:200] for word in errors[0])
         raise PowerprofError(f"the server cannot load its configuration ({place}: {error})", "repair this file first")
-    texts = [str(text) for *_, text in rows if text is not None]
+    texts = [str(text) for (text,) in sql.fetch_rows(connection, _TEXTS.format(name=name.lower()), columns=1)]
     if texts and "\ufffd" in texts[-1]:
-        raise PowerprofError(f"the text of {name} in {AUTO_FILE} is not UTF-8", "set it again by ALTER SYSTEM")
+        raise PowerprofError(f"the text of {name} in {AUTO_FILE} is not UTF-8", "set it again")
     return texts[-1] if texts else None
 
 

@@ -97,7 +97,7 @@ class PostgresSetting(msgspec.Struct, frozen=True, tag="postgres_setting"):
         """Return the statements that set a value."""
         quoted = value.replace("'", "''")
         change = f"RESET {self.name}" if value == UNSET else f"SET {self.name} = '{quoted}'"
-        return f"ALTER SYSTEM {change}; SELECT pg_reload_conf()"
+        return f"ALTER SYSTEM {change}; SELECT pg_catalog.pg_reload_conf()"
 
     def _read(self, connection: Sql) -> str:
         text = read_file_text(connection, self.name)

@@ -373,7 +373,7 @@ def test_cure_of_the_first_remedy_of_a_finding(powerprof_cli: Cli, tmp_path: Pat
         (["--finding", "nosuch"], "no finding 'nosuch' can be tried"),
         (["--thread", "nobody"], "has no thread 'nobody'"),
         (["--thread", "1"], "has no thread '1'"),
-        (["--set", "a=1"], "is not a MariaDB or MySQL server"),
+        (["--set", "a=1"], "is not a MariaDB, MySQL or PostgreSQL server"),
         (["--socket", "/nowhere", "--thread", "truth-poller"], "nowhere"),
     ],
 )

@@ -64,7 +64,7 @@ def test_the_file_is_as_before(
     assert result.code == 0, result.err
     record, prefix = decode_record(saved, Cure), _PREFIX.replace("''", "'")
     assert (record.remedy.from_value, record.reverted, record.read_back) == (before or prefix, True, after or prefix)
-    assert record.remedy.lasting.endswith("; SELECT pg_reload_conf()")
+    assert record.remedy.lasting.endswith("; SELECT pg_catalog.pg_reload_conf()")
     assert record.latency == "not measured: the server received no statement in the windows"
     assert sort_lines(server.auto_file) == sort_lines(file)
     assert server.show("work_mem") == "4MB"

@@ -260,7 +260,11 @@ MEANT: list[tuple[str, str, tuple[str, ...]]] = [
             ("--no-save",),
         )
     ),
-    (r"--set: \S+ \(1\) is not a MariaDB or MySQL server", "--thread NAME --slack TIME", (*CURE, "--set", "a=1")),
+    (
+        r"--set: \S+ \(1\) is not a MariaDB, MySQL or PostgreSQL server",
+        "--thread NAME --slack TIME",
+        (*CURE, "--set", "a=1"),
+    ),
     (r"--pid 1: \S+ is not a MariaDB, MySQL or PostgreSQL server", "powerprof profile", ("queries", "--pid", "1")),
 ]
 ROWS = [

@@ -340,7 +340,6 @@ def test_the_record_of_a_cure_sums_its_windows() -> None:
 
 def test_a_planned_variable_keeps_its_old_value(monkeypatch: pytest.MonkeyPatch) -> None:
     """The value before is read from the server; the remedy goes from it to the chosen one."""
-    monkeypatch.setattr(remedies, "_check_server", lambda *given: None)
     monkeypatch.setattr(remedies, "_find_login", lambda *given: SimpleNamespace(to_fields=lambda: {"user": "u"}))
     monkeypatch.setattr(remedies.Variable, "read", lambda self: "1")
     monkeypatch.setattr(remedies.Variable, "check_type", lambda self, before: None)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import ast
 import configparser
 import ctypes
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ import pytest
 
 import powerprof.diagnosis
 from powerprof.cli.app import run_app
-from powerprof.cure import remedies, slack
+from powerprof.cure import slack
 from powerprof.cure.candidates import (
     choice_of,
     find_finding,
@@ -282,14 +281,6 @@ def test_threads_that_slack_does_not_help_are_named_with_the_reason() -> None:
 def test_refuse_invalid_precision(percent: float) -> None:
     with pytest.raises(UsageError, match="must be between 0 and 100 %"):
         CureRequest(pid="1", choice=None, pairs=4, window_s=5.0, seed=1, precision_percent=percent)
-
-
-def test_refuse_settings_of_postgresql_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remedies, "label_of", lambda pid: "postgres")
-    choice = VariableChoice("wal_writer_delay", "10s")
-    with pytest.raises(UsageError, match="stay changed after a crash of powerprof or the host") as refused:
-        remedies.plan_change(os.getpid(), CureRequest(pid="1", choice=choice, pairs=4, window_s=5.0, seed=1))
-    assert "SELECT pg_reload_conf()" in (refused.value.hint or "")
 
 
 _SLEEPER = "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start(); print(1, flush=True); "

@@ -34,33 +34,37 @@ def test_read_a_setting_in_any_case() -> None:
     assert list_setting_names(connection("pg_settings", [("a",), ("b",)])) == ["a", "b"]
 
 
+_LOADED = ("t", None, "/etc/p.conf")
+# A setting that waits for a restart does not keep the server from loading the others.
+_WAITING = ("f", "setting could not be applied", "/etc/p.conf")
+
+
 @pytest.mark.parametrize(
-    ("rows", "text"),
-    [
-        ([], None),
-        ([("t", None, "/etc/p.conf", None), ("t", None, _AUTO, "8MB")], "8MB"),
-        ([("f", None, _AUTO, "7MB"), ("t", None, _AUTO, "8MB")], "8MB"),
-        ([("t", None, _AUTO, "")], ""),
-        # A setting that waits for a restart does not keep the server from loading the others.
-        ([("f", "setting could not be applied", "/etc/p.conf", None), ("t", None, _AUTO, "8MB")], "8MB"),
-    ],
+    ("rows", "texts", "text"),
+    [([], [], None), ([_LOADED], ["7MB", "8MB"], "8MB"), ([_LOADED], [""], ""), ([_WAITING, _LOADED], ["8MB"], "8MB")],
 )
-def test_read_the_last_text_of_the_file(rows: list[tuple[str | None, ...]], text: str | None) -> None:
-    assert read_file_text(connection("pg_file_settings", rows), "work_mem") == text
+def test_read_the_last_text_of_the_file(rows: list[tuple[str | None, ...]], texts: list[str], text: str | None) -> None:
+    server = Answers({"f.setting": [(each,) for each in texts], "f.applied": rows}, "postgresql")
+    assert read_file_text(server, "work_mem") == text
 
 
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        ([("f", None, _AUTO, "8MB"), ("f", "syntax error", "/etc/p.conf", None)], "/etc/p.conf: syntax error"),
-        ([("t", None, _AUTO, "a\ufffd")], "not UTF-8"),
+        ([("f", None, _AUTO), ("f", "syntax error", "/etc/p.conf")], "/etc/p.conf: syntax error"),
         (StatementError("permission denied for view pg_file_settings [42501]", None, 1), "may not read the server's"),
         (StatementError("the connection was lost", None, 0), "the connection was lost"),
     ],
 )
-def test_a_text_that_cannot_be_restored_is_an_error(answer: Answer, reason: str) -> None:
+def test_files_that_cannot_be_read_or_loaded_are_an_error(answer: Answer, reason: str) -> None:
     with pytest.raises(PowerprofError, match=reason):
-        read_file_text(connection("pg_file_settings", answer), "work_mem")
+        read_file_text(connection("f.applied", answer), "work_mem")
+
+
+def test_a_text_that_cannot_be_restored_is_an_error() -> None:
+    server = Answers({"f.setting": [("a\ufffd",)], "f.applied": [_LOADED]}, "postgresql")
+    with pytest.raises(PowerprofError, match="not UTF-8"):
+        read_file_text(server, "work_mem")
 
 
 def test_find_a_file_that_is_not_loaded() -> None:

@@ -31,7 +31,8 @@ class FileServer:
         self.is_up = True
         self.connection = Answers(
             {
-                "pg_file_settings": self._rows,
+                "f.setting": lambda text: [(value,) for name, value in self.file.items() if f"'{name}'" in text],
+                "f.applied": lambda _: [("t", None, "auto") if self.error is None else ("f", *self.error)],
                 "ALTER SYSTEM SET": self._alter,
                 "pg_conf_load_time": lambda _: [(f"load {self.loads}",)],
                 "pg_reload_conf": self._reload,
@@ -47,11 +48,6 @@ class FileServer:
         if not self.is_up:
             raise PowerprofError("the server of /var/lib/postgresql/15/main does not run", "start it")
         return 79
-
-    def _rows(self, text: str) -> list[tuple[str | None, ...]]:
-        applied = "f" if self.error else "t"
-        rows = [(applied, None, "auto", value if f"'{name}'" in text else None) for name, value in self.file.items()]
-        return rows if self.error is None else [*rows, ("f", self.error[1], self.error[0], None)]
 
     def _alter(self, text: str) -> list[tuple[str]]:
         name, _, value = text.removeprefix("ALTER SYSTEM SET ").partition(" = ")
@@ -108,7 +104,7 @@ def test_a_written_file_is_loaded_after_the_writer_was_killed(server: FileServer
 def test_a_refused_value_and_unloaded_files_are_errors(server: FileServer) -> None:
     with pytest.raises(PowerprofError, match=r"work_mem=many: ALTER failed \(invalid value"):
         server.setting("work_mem", "many").write("many")
-    server.error = ("/etc/postgresql.conf", "syntax error")
+    server.error = ("syntax error", "/etc/postgresql.conf")
     with pytest.raises(PowerprofError, match=r"cannot load its configuration \(/etc/postgresql.conf: syntax error\)"):
         server.setting("work_mem", "9MB").read()
     with pytest.raises(PowerprofError, match="does not load its configuration"):
@@ -124,8 +120,8 @@ def test_values_are_quoted(value: str, text: str) -> None:
 
 def test_statements_to_type(server: FileServer) -> None:
     setting = server.setting("work_mem", "8MB")
-    assert setting.by_hand("a'b") == "ALTER SYSTEM SET work_mem = 'a''b'; SELECT pg_reload_conf()"
-    assert setting.by_hand(UNSET) == "ALTER SYSTEM RESET work_mem; SELECT pg_reload_conf()"
+    assert setting.by_hand("a'b") == "ALTER SYSTEM SET work_mem = 'a''b'; SELECT pg_catalog.pg_reload_conf()"
+    assert setting.by_hand(UNSET) == "ALTER SYSTEM RESET work_mem; SELECT pg_catalog.pg_reload_conf()"
 
 
 @pytest.mark.parametrize(
