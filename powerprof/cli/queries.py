@@ -6,8 +6,9 @@ through the server's own socket; for PostgreSQL only to read pg_stat_statements.
 dispatcher separates the statements. The server is not changed, and its performance_schema may be off. Values in
 statement texts are replaced by ?.
 
---method samples reads statement texts from the server's memory. It is used if probes are too expensive or impossible;
-shares then have 95 % intervals. --explain and --save-workload use the literal values of the clients and ask for
+If probes would cost more than --max-cost, they are placed for random slices of the window. --method samples reads
+statement texts from the server's memory; it is used if slices show too little, or if probes are impossible. In both
+cases shares have 95 % intervals. --explain and --save-workload use the literal values of the clients and ask for
 confirmation first.
 
 --watch repeats windows of --duration and shows them on a screen with keys. Unless you gave a process id, a restarted
@@ -26,7 +27,7 @@ import msgspec
 
 from powerprof.cli.live import LiveView, has_screen, line_width, print_lines, save_run
 from powerprof.cli.meter_options import EnergyOptions
-from powerprof.cli.options import CommandOptions, top
+from powerprof.cli.options import CommandOptions, cost_bound, max_cost, top
 from powerprof.cli.output import check_saving, deliver
 from powerprof.cli.outputs import STACKS, TABLES, Outputs, Saving, check_kinds, output_files
 from powerprof.cli.parameters import Mode, flag, group, option, readable_file, whole_number
@@ -100,6 +101,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     pid: str | None = server_pid()
     only: bool = only()
     duration: float = duration(10.0)
+    max_cost: float | None = max_cost("the server")
     top: int = top("Statements to print.")
     columns: str | None = option(
         "--columns", "NAMES", "Columns to print, such as cpu,p50,p99,run-queue,row-lock,disk; waits: all waits."
@@ -130,6 +132,8 @@ def command(options: Options) -> None:
     method, samples, watching = options.method, options.samples, options.watching
     if watching.watch and method.method == "samples":
         raise UsageError("--watch supports only probes", "leave out --method samples")
+    if method.method == "samples":
+        options.refuse_without_effect("with --method samples", ("--max-cost",))
     if not method.stacks:
         check_kinds(options.outputs, TABLES, "a run without --stacks")
     saving = options.saving if watching.watch else check_saving(options.saving, options.outputs)
@@ -159,6 +163,7 @@ def command(options: Options) -> None:
         explain=samples.explain or samples.explain_as is not None,
         explain_as=samples.explain_as,
         workload=folder,
+        max_cost=cost_bound(options.max_cost),
     )
     if watching.watch:
         _watch(request, watching, saving.runs_dir)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -50,10 +51,13 @@ _PREPARED = (
 )
 
 
+_STATEMENTS = "SHOW GLOBAL STATUS LIKE 'Questions'"
+
+
 def list_own_statements() -> tuple[str, ...]:
     """Return the statements of `read_report` as a server shows them."""
     threads = (_THREADS.format(info=info) for info in (_INFO, "NULL"))
-    return (*threads, _PROCESSES, f"{_DIGESTS} LIMIT {_MAX_ROWS}", _PREPARED, _CALLS, sql.THREADS_QUERY)
+    return (*threads, _PROCESSES, f"{_DIGESTS} LIMIT {_MAX_ROWS}", _PREPARED, _CALLS, _STATEMENTS, sql.THREADS_QUERY)
 
 
 DIGEST_COUNTERS = ("calls", "examined", "sent", "affected", "tmp", "tmp_disk", "scans", "errors")
@@ -80,6 +84,9 @@ class ServerReport(msgspec.Struct, frozen=True):
         statistics: PostgreSQL's counters of pg_stat_statements.
         accounts: Users and hosts of clients.
         lost_digests_count: Calls that performance_schema had no room for: it counts them in one row without a text.
+        statements_count: The server's own count of clients' statements since its start, read at `counted_at_s`
+            (monotonic clock); None if it is unknown.
+        statements_hz: The growth of this count per second; None if it is unknown.
     """
 
     threads: Mapping[int, str] = msgspec.field(default_factory=dict)
@@ -92,6 +99,9 @@ class ServerReport(msgspec.Struct, frozen=True):
     statistics: Statistics = msgspec.field(default_factory=dict)
     accounts: Mapping[int, Account] = msgspec.field(default_factory=dict)
     lost_digests_count: int = 0
+    statements_count: int | None = None
+    counted_at_s: float = 0.0
+    statements_hz: float | None = None
 
 
 def read_report(connection: Sql, *, running: bool) -> ServerReport:
@@ -126,6 +136,7 @@ def read_report(connection: Sql, *, running: bool) -> ServerReport:
                 running_texts[number] = _text(call)
     digests, lost_count = _read_digests(connection)
     prepared = _read_prepared(connection)
+    counts = [sql.parse_count(value) for _, value in _fetch_allowed(connection, _STATEMENTS, 2)]
     return ServerReport(
         threads,
         schemas,
@@ -136,6 +147,8 @@ def read_report(connection: Sql, *, running: bool) -> ServerReport:
         connections,
         accounts=accounts,
         lost_digests_count=lost_count,
+        statements_count=counts[0] if counts else None,
+        counted_at_s=time.monotonic(),
     )
 
 
@@ -170,7 +183,16 @@ def merge_reports(before: ServerReport, after: ServerReport) -> ServerReport:
         # Below the earlier count, the table was emptied in between.
         lost_digests_count=after.lost_digests_count
         - (before.lost_digests_count if before.lost_digests_count <= after.lost_digests_count else 0),
+        statements_hz=_compute_rate(before, after),
     )
+
+
+def _compute_rate(before: ServerReport, after: ServerReport) -> float | None:
+    """Return the server's statements per second between two reports; None if a count is unknown or decreased."""
+    first, last, passed_s = before.statements_count, after.statements_count, after.counted_at_s - before.counted_at_s
+    if first is None or last is None or last < first or passed_s <= 0:
+        return None
+    return (last - first) / passed_s
 
 
 def _note_account(

@@ -109,7 +109,7 @@ class StatementMonitor(Closeable):
 
     def _measure(self, probes: Probes) -> Queries | None:
         try:
-            measured = probes.trace_window(self._request.duration_s, self._energy).measured
+            measured = probes.trace_window(self._request.duration_s, self._energy, self._request.max_cost).measured
             if measured.ended is not None:
                 raise_ended(measured.ended)
         except TargetEndedError as error:

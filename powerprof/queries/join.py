@@ -17,6 +17,7 @@ from powerprof.model.identities import ANSI_BIT, Family
 from powerprof.model.statements import NO_TEXT, UNREADABLE, NormalText, label_text, make_key, normalise
 from powerprof.queries.askers import rank_askers
 from powerprof.queries.records import Background, Latency, Share, Statement, Waits
+from powerprof.statistics.slices import SlicedCounts
 from powerprof.system.foreign_text import printable
 from powerprof.system.server_roles import parse_database
 from powerprof.tracing.bpf.shared_numbers import (
@@ -32,6 +33,7 @@ from powerprof.tracing.bpf.shared_numbers import (
 from powerprof.tracing.captures import (
     NO_WAITS,
     RecordedText,
+    StatementSlices,
     StatementTrace,
     StatementUse,
     ThreadUse,
@@ -96,6 +98,7 @@ class StatementSum(msgspec.Struct):
     askers: dict[Account | None, list[int]] = msgspec.field(default_factory=lambda: defaultdict(lambda: [0, 0]))
     squares: int = 0
     waits_ns: list[int] = msgspec.field(default_factory=lambda: [0] * len(NO_WAITS))
+    by_slice_ns: dict[int, int] = msgspec.field(default_factory=lambda: defaultdict(int))
 
     def add_use(self, use: StatementUse) -> None:
         """Add the resources that a thread used for this statement."""
@@ -105,6 +108,8 @@ class StatementSum(msgspec.Struct):
         self.cpu_ns += use.cpu_ns
         self.wakeups += use.wakeups
         self.faults += use.faults
+        for number, cpu_ns in use.by_slice:
+            self.by_slice_ns[number] += cpu_ns
         if not use.began_before and not use.open_count:
             self.whole_calls += use.calls
             self.whole_cpu_ns += use.cpu_ns
@@ -170,7 +175,8 @@ def join_trace(trace: StatementTrace, known: ServerReport) -> Parts:
             )
             add_use(use, _name_running(known.running[thread.tid], trace.family), known.schemas.get(thread.tid))
     between_ns = sum(thread.cpu_ns - in_statements[thread.tid] for thread in connections)
-    statements = [_build_statement(item, name, schema, trace) for (name, schema), item in sums.items()]
+    ranges = None if trace.slices is None else ShareRanges(trace.slices)
+    statements = [_build_statement(item, name, schema, trace, ranges) for (name, schema), item in sums.items()]
     return Parts(
         statements=sorted(
             statements, key=lambda statement: (-statement.c0_s, -(statement.calls_count or 0), statement.text)
@@ -359,8 +365,26 @@ def make_row_id(name: str, schema: str | None) -> str:
     return hashlib.sha256(f"{schema or ''}\0{name}".encode("utf-8", "replace")).hexdigest()[:6]
 
 
-def _build_statement(total: StatementSum, name: str, schema: str | None, trace: StatementTrace) -> Statement:
+class ShareRanges:
+    """The intervals of shares in a server's CPU time, if only slices of a window were traced."""
+
+    def __init__(self, slices: StatementSlices) -> None:
+        self._whole_ns, self._length = slices.whole_ns, len(slices.weights)
+        self._counts = SlicedCounts(slices.weights, slices.lengths_s, slices.used_ns, slices.whole_ns)
+
+    def find(self, by_slice_ns: Mapping[int, int]) -> tuple[float | None, float | None]:
+        """Return the 95 % interval of a share in percent, from its CPU time in each slice; None if it is unknown."""
+        if not self._whole_ns:
+            return None, None
+        estimate = self._counts.estimate([by_slice_ns.get(number, 0) for number in range(self._length)])
+        return 100 * estimate.low / self._whole_ns, min(100 * estimate.high / self._whole_ns, 100.0)
+
+
+def _build_statement(
+    total: StatementSum, name: str, schema: str | None, trace: StatementTrace, ranges: ShareRanges | None
+) -> Statement:
     window_s, whole = trace.window_s, total.whole_calls
+    low, high = (None, None) if ranges is None else ranges.find(total.by_slice_ns)
     return Statement(
         text=total.text,
         id=make_row_id(name, schema),
@@ -376,6 +400,8 @@ def _build_statement(total: StatementSum, name: str, schema: str | None, trace: 
         wakeups_per_call=total.whole_wakeups / whole if whole else None,
         page_faults_count=total.faults,
         c0_ms_deviation=_estimate_deviation(total),
+        low_percent=low,
+        high_percent=high,
         latency_ms=estimate_latency(total.latencies),
         askers=rank_askers({account: (cpu_ns / 1e9, count) for account, (cpu_ns, count) in total.askers.items()}),
         waits_ms=_average_waits(total.waits_ns, whole, trace) if whole else None,

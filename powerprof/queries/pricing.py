@@ -20,7 +20,7 @@ from powerprof.energy.windows import WindowEnergy
 from powerprof.model.records import Ended, EnergyPart, EnergyReading, EnergySplit, Note, Notes, ToolCost, Window
 from powerprof.model.statements import make_key
 from powerprof.queries.join import Parts
-from powerprof.queries.records import Method, Queries, QueryServer, Share, Statement, TracingCost
+from powerprof.queries.records import Method, Queries, QueryServer, Share, Statement, StatementSlicing, TracingCost
 from powerprof.queries.target import TracedServer
 from powerprof.system.next_steps import command_line
 
@@ -187,6 +187,8 @@ class MeasuredStatements(msgspec.Struct, frozen=True, kw_only=True):
         calls_count: All statements of the window; None if unknown.
         version: The server's version from its program, if it is not queried.
         gap_before_s: Time since the previous window.
+        bpf_s, entry_s, cost_percent, max_cost_percent: see `ToolCost`.
+        slicing: If only slices of the window were traced.
     """
 
     method: Method
@@ -206,6 +208,10 @@ class MeasuredStatements(msgspec.Struct, frozen=True, kw_only=True):
     unreadable_count: int = 0
     cut_count: int = 0
     ended: Ended | None = None
+    entry_s: float | None = None
+    cost_percent: float | None = None
+    max_cost_percent: float | None = None
+    slicing: StatementSlicing | None = None
 
 
 def build_record(server: TracedServer, measured: MeasuredStatements, energy: WindowEnergy) -> Queries:
@@ -285,7 +291,11 @@ def build_record(server: TracedServer, measured: MeasuredStatements, energy: Win
             bpf_s=measured.bpf_s,
             cpu_percent=None if window.tool_cpu_s is None else 100 * window.tool_cpu_s / host_s,
             lost_count=measured.lost_count,
+            entry_s=measured.entry_s,
+            cost_percent=measured.cost_percent,
+            max_cost_percent=measured.max_cost_percent,
         ),
+        slicing=measured.slicing,
         notes=[*measured.notes, *_note_partial_calls(statements), *window.notes, *_note_energy(price)],
         ended=measured.ended,
     )

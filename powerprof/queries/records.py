@@ -106,7 +106,7 @@ class Statement(Share, frozen=True, kw_only=True):
         began_before_count: of them, ran at its start. Costs per call and latency are those of the other, ended calls.
         may_be_several: texts that differ behind the read part share this row.
         c0_ms_deviation: standard deviation of a call's CPU time.
-        low_percent, high_percent: interval of a sampled share.
+        low_percent, high_percent: interval of a share from samples or slices.
         askers: parts by account.
         stacks: on request.
     """
@@ -156,6 +156,21 @@ class TracingCost(msgspec.Struct, frozen=True, kw_only=True):
     per_call_us: float | None
 
 
+class StatementSlicing(msgspec.Struct, frozen=True, kw_only=True):
+    """The traced part of a window whose cost was bounded. The figures of the record are estimates from it.
+
+    Attributes:
+        calls_by: calls are scaled to the server's own count of statements, to its CPU time, or by time.
+        unseen_below_hz: the largest rate of a statement that no slice shows, with 95 % certainty.
+    """
+
+    slices_count: int
+    traced_s: float
+    traced_percent: float
+    calls_by: Literal["server", "cpu", "time"]
+    unseen_below_hz: float
+
+
 class Queries(Record, frozen=True, kw_only=True):
     """A window: Σ statements + Σ background + `other_c0_s` = `server_c0_s`, the kernel's own count for the process.
 
@@ -191,6 +206,7 @@ class Queries(Record, frozen=True, kw_only=True):
     tracing: TracingCost
     tool: ToolCost
     gap_before_s: float | None = None
+    slicing: StatementSlicing | None = None
     modules: dict[str, str] = {}
     """Files by frame of the statements' stacks."""
     command: str = "queries"

@@ -50,6 +50,7 @@ class QueriesRequest(msgspec.Struct, frozen=True, kw_only=True):
     explain: bool = False
     explain_as: Path | None = None
     workload: Path | None = None
+    max_cost: float | None = None
 
 
 class QueriesResult(msgspec.Struct, frozen=True):
@@ -127,7 +128,7 @@ def _trace(request: QueriesRequest, server: TracedServer, energy: WindowEnergy, 
     errors: list[PowerprofError] = []
     costs: list[Note] = []
     reasons: list[Note] = []
-    may_choose = request.method == "auto" and not request.stacks
+    may_choose = request.method == "auto" and not request.stacks and request.max_cost is not None
     for method in _METHODS[request.method]:
         if method == "samples" and request.stacks:
             raise next(
@@ -170,14 +171,22 @@ def _probe(
     """
     say("loading the tracer")
     with Probes(server, stacks=request.stacks, stacks_hz=request.stacks_hz) as probes:
-        if costs is not None and (trial := probes.trial()).is_costly:
-            each_us = 1e6 * trial.took_s / max(trial.statements_count, 1)
-            rate_hz = trial.statements_count / trial.window_s
-            costs.append(Note("probes_costly", {"percent": trial.percent, "each_us": each_us, "rate_hz": rate_hz}))
-            say(f"probes take {trial.percent:.1f} % of the server: samples instead (--method probes insists)")
-            return None
+        bound = request.max_cost
+        if costs is not None and bound is not None:
+            trial = probes.trial()
+            if not trial.are_slices_enough(bound, request.duration_s):
+                each_us = 1e6 * trial.took_s / max(trial.statements_count, 1)
+                rate_hz, percent = trial.statements_count / trial.window_s, trial.percent
+                costs.append(
+                    Note(
+                        "probes_costly",
+                        {"percent": percent, "each_us": each_us, "rate_hz": rate_hz, "bound": 100 * bound},
+                    )
+                )
+                say(f"probes take {trial.percent:.1f} % of the server: samples instead (--method probes insists)")
+                return None
         announce(say, f"tracing the statements of {server.label}", request.duration_s)
-        return probes.trace_window(request.duration_s, energy)
+        return probes.trace_window(request.duration_s, energy, bound)
 
 
 def _sample(request: QueriesRequest, server: TracedServer, energy: WindowEnergy, say: Say) -> TracedWindow:

@@ -45,9 +45,14 @@ class TracedServer(msgspec.Struct, frozen=True):
     login: Login | None
     family: Family = "mysql"
 
+    @property
+    def target(self) -> Target:
+        """The server's processes."""
+        return Target((self.pid,), self.label, roots=(self.pid,))
+
     def life(self) -> TargetLife:
         """Return the part of a window that sees the end of the server."""
-        return TargetLife(Target((self.pid,), self.label, roots=(self.pid,)))
+        return TargetLife(self.target)
 
     def connect(self) -> Sql:
         """Return a connection for a few questions. Raise PowerprofError, also without a login."""
@@ -126,7 +131,12 @@ def ask_server(server: TracedServer, *, running: bool) -> ServerReport:
             with suppress(PowerprofError), server.connect() as connection:
                 statistics = read_statistics(connection)
         return ServerReport(
-            threads={server.pid: "postmaster", **names}, schemas=schemas, statistics=statistics, accounts=accounts
+            threads={server.pid: "postmaster", **names},
+            schemas=schemas,
+            statistics=statistics,
+            accounts=accounts,
+            statements_count=sum(counts.calls for counts in statistics.values()) if statistics else None,
+            counted_at_s=time.monotonic(),
         )
     if server.login is None:
         return ServerReport()

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from powerprof.model import text
 from powerprof.model.attribution import Attribution, StackFrame, Wakeup, Waking
 from powerprof.model.records import Cause
-from powerprof.report import balance, deep_idle
+from powerprof.report import balance, deep_idle, labels
 from powerprof.report.causes import causes_table
 from powerprof.report.document import (
     NOT_HTML,
@@ -250,19 +250,8 @@ def _list_checks(record: Attribution) -> Iterator[Sentence]:
 
 def _own_cost(record: Attribution) -> str:
     """Return the CPU time of powerprof: of its processes, of its programs with their entries, and the bound."""
-    tool, window_s = record.tool, record.window_s * max(1, record.cpus)
-    if tool.cpu_percent is None or not window_s:
-        return "? % CPU"
-    programs = None if tool.bpf_s is None else 100.0 * (tool.bpf_s + (tool.entry_s or 0.0)) / window_s
-    whole = f"{text.number(tool.cpu_percent + (programs or 0.0), 2)} % CPU"
-    if programs is None:
-        return f"{whole} (without its programs, whose time this kernel does not report)"
-    parts = f"processes {text.number(tool.cpu_percent, 2)} %, programs {text.number(programs, 2)} %"
-    if tool.cost_percent is None:
-        return f"{whole} ({parts})"
     of = "the CPU time in use" if record.target.system else f"the CPU time of {record.target.label}"
-    bound = "no bound" if tool.max_cost_percent is None else f"bound {text.number(tool.max_cost_percent, 1)} %"
-    return f"{whole} ({parts}), {text.number(tool.cost_percent, 2)} % of {of} ({bound})"
+    return labels.format_own_cost(record.tool, record.window_s * max(1, record.cpus), of)
 
 
 def _sum_woken(record: Attribution) -> Sentence:

@@ -11,7 +11,7 @@ import msgspec
 
 from powerprof.model import text
 from powerprof.model.metrics import MetricDefinition, find_metric
-from powerprof.model.records import Estimate
+from powerprof.model.records import Estimate, ToolCost
 
 _UNIT_SUFFIX = re.compile(r"_(s|ms|us|ns|hz|percent|joules|watts|bytes|count|mhz)$")
 _UNITS = {"us": "µs", "hz": "/s", "percent": "%", "joules": "J", "watts": "W", "count": "", "mhz": "MHz"}
@@ -178,3 +178,21 @@ def choose_format(unit: str, values: Iterable[float | None]) -> NumberFormat:
         return NumberFormat(name, factor, 0)
     least = count_decimals(min(known, default=0.0) * factor, 2)
     return NumberFormat(name, factor, max(count_decimals(largest * factor), min(4, least)))
+
+
+def format_own_cost(tool: ToolCost, capacity_s: float, of: str) -> str:
+    """Return the CPU time of powerprof: of its processes, of its programs with their entries, and the bound.
+
+    `capacity_s`: CPU time of all CPUs in the window. `of`: the CPU time of which the bound is a share.
+    """
+    if tool.cpu_percent is None or not capacity_s:
+        return f"{text.UNKNOWN} % CPU"
+    programs = None if tool.bpf_s is None else 100.0 * (tool.bpf_s + (tool.entry_s or 0.0)) / capacity_s
+    whole = f"{text.number(tool.cpu_percent + (programs or 0.0), 2)} % CPU"
+    if programs is None:
+        return f"{whole} (without its programs, whose time this kernel does not report)"
+    parts = f"processes {text.number(tool.cpu_percent, 2)} %, programs {text.number(programs, 2)} %"
+    if tool.cost_percent is None:
+        return f"{whole} ({parts})"
+    bound = "no bound" if tool.max_cost_percent is None else f"bound {text.number(tool.max_cost_percent, 1)} %"
+    return f"{whole} ({parts}), {text.number(tool.cost_percent, 2)} % of {of} ({bound})"

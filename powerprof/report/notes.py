@@ -119,7 +119,8 @@ WORDS: dict[str, str] = {
     "probes_left": "a process that maps the server's program keeps its memory map locked: a helper process removes the "
     "probes, which count nothing, as soon as it is unlocked",
     "probes_costly": "method samples: in a trial of half a second, probes used {percent:.1f} % of the server's CPU "
-    "time ({each_us:.1f} µs per statement at {rate_hz:,.0f} statements/s); --method probes uses them anyway",
+    "time ({each_us:.1f} µs per statement at {rate_hz:,.0f} statements/s), and with --max-cost {bound:g}% they would "
+    "show too little of the window; --method probes uses them for that part",
     "windows_apart": "each window is one sample: a statement is compared with the median ratio of all statements, and "
     "its interval includes the scatter of these ratios. To judge a common change, measure several windows of each "
     "state alternately",

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from powerprof.model import text
 from powerprof.queries.askers import Grouping, parse_grouping
 from powerprof.queries.records import Queries, QueryPlanStep, Share
+from powerprof.report import labels
 from powerprof.report.document import (
     NOT_HTML,
     NOT_TERMINAL,
@@ -78,6 +79,9 @@ def context_of(record: Queries) -> str:
     """Return the server, the window and the method."""
     server = record.server
     how = {"probes": "statements by a probe", "samples": "shares by samples"}[record.method]
+    if record.slicing is not None:
+        slices = text.plural(record.slicing.slices_count, "slice")
+        how = f"{how} for {text.number(record.slicing.traced_percent, 1)} % of the window, in {slices}"
     version = f" · {server.version}" if server.version else ""
     calls = "number of statements unknown" if record.calls_count is None else f"{record.calls_count:,} statements"
     return (
@@ -137,7 +141,8 @@ def _list_parts(record: Queries, view: View, keys: Sequence[str], by: Grouping |
     places = Places(record)
     parts = _list_statements(record, places, view, keys) if by is None else _list_groups(record, by, view)
     yield Section("By statement" if by is None else f"By {by}", parts, "statements")
-    yield Section("", [Sentence(balance(record), look="balance"), Sentence(_tool_line(record), look="muted")])
+    sliced = Sentence(_describe_slices(record))
+    yield Section("", [sliced, Sentence(balance(record), look="balance"), Sentence(_tool_line(record), look="muted")])
     waits = waits_table(record, places)
     explained = Sentence(EXPLAINED_WAITS if waits.rows else "", look="muted")
     yield Section("Waits and rows per call", [explained, Shown(waits, look="plain sortable")], "waits", forms=HTML)
@@ -160,6 +165,27 @@ def _list_parts(record: Queries, view: View, keys: Sequence[str], by: Grouping |
         shown = Shown(split_table(split, places, "/energy_split"), look="plain split")
         notes = Items([Item(note) for note in word_notes(split.notes)])
         yield Section("Energy of the host", [shown, notes], "energy", forms=HTML)
+
+
+_CALLS_BY = {
+    "server": "the server's own count of statements scales the calls",
+    "cpu": "the server's CPU time scales the calls, because its count of statements is unknown or counts other things",
+    "time": "time scales the calls, because neither the server's CPU time nor its count of statements is known",
+}
+
+
+def _describe_slices(record: Queries) -> str:
+    """Return the traced part of a window whose cost was bounded, and the scale of the figures."""
+    sliced = record.slicing
+    if sliced is None:
+        return ""
+    unseen = labels.format_significant(sliced.unseen_below_hz)
+    return (
+        f"Probes on all statements would cost more than the bound, so probes were placed for "
+        f"{text.number(sliced.traced_s, 2)} s of {text.number(record.window_s, 1)} s. The kernel's clock of the server "
+        f"scales the CPU time; {_CALLS_BY[sliced.calls_by]}. A statement that no slice shows ran fewer than {unseen} "
+        "times a second."
+    )
 
 
 def _list_statements(record: Queries, places: Places, view: View, keys: Sequence[str]) -> list[Part]:
@@ -193,6 +219,7 @@ def _list_groups(record: Queries, by: Grouping, view: View) -> list[Part]:
 
 EXPENSIVE_PERCENT = 3.0  # of the server's CPU time; above it the report offers the cheaper method
 _KEYS = ("joules", "percent", "calls", "c0", "wakeups", "p95")
+_SLICED_KEYS = ("joules", "percent", "range", "calls", "c0", "wakeups", "p95")
 # Samples have no wake-ups or latencies, but intervals.
 _SAMPLED_KEYS = ("joules", "percent", "range", "calls", "c0")
 
@@ -207,7 +234,7 @@ def group_lines(table: Table, width: int) -> list[str]:
 
 
 def _default_columns(record: Queries) -> tuple[str, ...]:
-    keys = _KEYS if record.method == "probes" else _SAMPLED_KEYS
+    keys = _SAMPLED_KEYS if record.method == "samples" else _KEYS if record.slicing is None else _SLICED_KEYS
     return tuple(key for key in keys if key != "joules" or record.joules is not None)
 
 
@@ -278,6 +305,11 @@ def _sum_known(values: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
+def _own_cost(record: Queries) -> str:
+    of = f"the CPU time of {record.server.label}"
+    return labels.format_own_cost(record.tool, record.window_s * max(1, record.cpus), of)
+
+
 def _tool_line(record: Queries) -> str:
     cost = record.tracing
     if cost.probes_ms is None:
@@ -303,8 +335,8 @@ def _tool_line(record: Queries) -> str:
         f"{server}{per_statement}. The figures include this cost. "
         + "Cheaper, with intervals: --method samples. "
         * (is_expensive and calls != 0)
-        + f"powerprof itself: {text.number(record.tool.cpu_percent, 2)} % CPU, "
-        f"{text.number(record.tool.wakeups_hz, 1)} wake-ups/s, {record.lost_count:,} updates lost."
+        + f"powerprof itself: {_own_cost(record)}, {text.number(record.tool.wakeups_hz, 1)} wake-ups/s, "
+        f"{record.lost_count:,} updates lost."
     )
 
 

@@ -25,7 +25,7 @@ SPAN_S, EXCESS = 10.0, 0.25
 # Above the budget, this share of a span's budget is spent before slices begin: short storms are traced completely.
 _UNSLICED_SHARE = 0.15
 # Slices are as long as their tracing costs twice as much as attaching and detaching, within these limits.
-_SHORTEST_S, _LONGEST_S = 0.1, 0.5
+SHORTEST_S, _LONGEST_S = 0.1, 0.5
 # The interval of looks at the cost. A storm is noticed sooner, because the kernel wakes the reader (`slices.py`).
 LOOK_S = 1.0
 _FIRST_LOOK_S = 0.25
@@ -195,7 +195,7 @@ class SliceController:
         """Return the cost of tracing in seconds per second, by the latest rate of events."""
         rates = [0.0]
         # A load that grows counts at once. A load that ends counts as ended after a second.
-        for ago_s in (_SHORTEST_S, LOOK_S):
+        for ago_s in (SHORTEST_S, LOOK_S):
             recent = next((reading for reading in reversed(self._readings) if reading.at_s <= now.at_s - ago_s), None)
             if recent is not None:
                 rates.append((now.events - recent.events) / (now.at_s - recent.at_s))
@@ -225,8 +225,8 @@ class SliceController:
     def _surprise_cost_s(self) -> float:
         """Return the cost until a load is noticed that jumps to the highest rate of the last ten seconds."""
         spans = pairwise(self._readings)
-        rates = [(b.events - a.events) / (b.at_s - a.at_s) for a, b in spans if b.at_s - a.at_s >= _SHORTEST_S / 2]
-        return _SHORTEST_S * self._price * max(rates, default=0.0)
+        rates = [(b.events - a.events) / (b.at_s - a.at_s) for a, b in spans if b.at_s - a.at_s >= SHORTEST_S / 2]
+        return SHORTEST_S * self._price * max(rates, default=0.0)
 
     def _is_calm(self, now: Reading) -> bool:
         """Return whether tracing without slices costs little enough again."""
@@ -255,7 +255,7 @@ class SliceController:
         rate, switch_s = self._cost_rate(now), self._switch_cost_s
         longest_s = (_MOST_OF_SPAN * self._budget.allowed_s(0.0, SPAN_S) - switch_s) / rate if rate else _LONGEST_S
         length_s = 2 * switch_s / rate if rate else _LONGEST_S
-        length_s = max(min(length_s, longest_s, _LONGEST_S), _SHORTEST_S)
+        length_s = max(min(length_s, longest_s, _LONGEST_S), SHORTEST_S)
         return length_s, switch_s + rate * length_s
 
     def _plan(self, now: Reading) -> None:

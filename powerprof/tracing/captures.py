@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -293,7 +293,8 @@ class StatementUse(msgspec.Struct, frozen=True):
     `open_count`: calls that had not ended, among `calls`. `waits_ns`: by `StatementWait`; with `cpu_ns` they sum to
     `wall_ns`, except CPU time after the last packet and time stolen from the running thread. `squares`: the sum of the
     squared CPU times of ended calls, in units of 2^`SQUARED_NS_LOG` ns. `began_before`: the part within the window of
-    calls that began before it, which are in separate records.
+    calls that began before it, which are in separate records. `by_slice`: the traced CPU time by number of the slice,
+    if only slices were traced.
     """
 
     id: int
@@ -307,6 +308,7 @@ class StatementUse(msgspec.Struct, frozen=True):
     waits_ns: tuple[int, ...] = NO_WAITS
     squares: int = 0
     began_before: bool = False
+    by_slice: tuple[tuple[int, int], ...] = ()
 
 
 class RecordedText(msgspec.Struct, frozen=True):
@@ -361,13 +363,34 @@ class TraceCost(msgspec.Struct, frozen=True):
     trap_ns: float
 
 
+class StatementSlices(msgspec.Struct, frozen=True, kw_only=True):
+    """The slices of a window of which only slices were traced.
+
+    `weights`: the length of each stratum in lengths of its slice. `lengths_s`: of the slices. `used_ns`: CPU time of
+    the server in each slice. `whole_ns`: in the window; None if it is unknown. `is_counted_by_server`: calls are scaled
+    to the server's own count of statements.
+    """
+
+    weights: Sequence[float]
+    lengths_s: Sequence[float]
+    used_ns: Sequence[int]
+    whole_ns: int | None
+    is_counted_by_server: bool
+
+    @property
+    def traced_s(self) -> float:
+        """The traced time in seconds."""
+        return sum(self.lengths_s)
+
+
 class StatementTrace(msgspec.Struct, frozen=True, kw_only=True):
     """A window of statements. `latencies`: identity → class of nanoseconds (`latency_class_range_ns`) → calls.
 
     `process_cpu_ns` is the scheduler's own count of the server's processes, plus the time of ended threads that its
     clock missed. `is_sure`: each of PostgreSQL's messages is recognised. `has_run_queue`: the kernel counts waits for a
     CPU. `tells_locks`: the server reports its waits. `lost_count`: updates for which a table had no room.
-    `unreadable_count`: texts that were not in memory. `cut_count`: texts longer than the limit.
+    `unreadable_count`: texts that were not in memory. `cut_count`: texts longer than the limit. `slices`: if only
+    slices were traced; the other figures are then estimates for the window, except counts of the tracer's own events.
     """
 
     pid: int
@@ -378,7 +401,7 @@ class StatementTrace(msgspec.Struct, frozen=True, kw_only=True):
     uses: list[StatementUse]
     texts: list[RecordedText]
     threads: list[ThreadUse]
-    latencies: dict[int, dict[int, int]]
+    latencies: Mapping[int, Mapping[int, float]]
     dispatches_count: int
     lost_count: int
     unreadable_count: int
@@ -388,6 +411,7 @@ class StatementTrace(msgspec.Struct, frozen=True, kw_only=True):
     is_sure: bool = True
     has_run_queue: bool = True
     tells_locks: bool = True
+    slices: StatementSlices | None = None
 
 
 def find_latency_class(duration_ns: int) -> int:

@@ -186,6 +186,7 @@ class QueryTracer(Closeable, WindowPart):
 
     def attach(self) -> None:
         """Place the probe unless it is placed. Raises PowerprofError if the kernel refuses it."""
+        self.program.attach()
         if self._probes.attached:
             return
         dispatch = self.dispatch
@@ -214,8 +215,18 @@ class QueryTracer(Closeable, WindowPart):
     def detach(self) -> bool:
         """Stop counting and remove the probe. Return whether a helper process has to remove it later."""
         self._switch(0)
+        self.program.detach()
         self._probes.close()
         return self._probes.is_left
+
+    def forget(self) -> None:
+        """Forget the statements that threads execute."""
+        self.program.clear("threads")
+
+    def read_traps(self) -> tuple[float, int]:
+        """Return the time in traps of probes so far in seconds, and their number."""
+        hits = _hits_of(self._counters())
+        return self._trap_ns * hits / 1e9, hits
 
     def running(self) -> dict[int, str]:
         """Return the texts that threads execute now, as far as the server's memory contains them."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure the CPU time that the idle-exit program costs the host, entries included.
+"""Measure the CPU time that a program costs the host, entries included.
 
 The kernel's clock of BPF programs (`bpf_stats`) reads a clock twice in each run, which costs as much as the cheapest
 programs. So it runs until the price of an event is known, and then the kernel's own counters of events give the cost.
@@ -73,9 +73,14 @@ class ProgramCost(NamedTuple):
 class CostMeter(Closeable, WindowPart):
     """The cost of a program in one window. `events` returns the weighted number of events since boot."""
 
-    def __init__(self, program: LoadedProgram, events: Callable[[], float]) -> None:
-        """Switch the kernel's clock on. This needs a privilege."""
-        self._program, self._events = program, events
+    def __init__(
+        self, program: LoadedProgram, events: Callable[[], float], traps: Callable[[], tuple[float, int]] | None = None
+    ) -> None:
+        """Switch the kernel's clock on. This needs a privilege.
+
+        `traps` returns the time to enter programs from probes so far, in seconds, and the number of these entries.
+        """
+        self._program, self._events, self._traps = program, events, traps or (lambda: (0.0, 0))
         program.count_run_time()
         # Whether the kernel reports the time in programs.
         self.is_known = False
@@ -93,7 +98,7 @@ class CostMeter(Closeable, WindowPart):
         self._spent, self._prices = ProgramCost(0.0, 0.0), ProgramCost(_RUN_PRICE_S, _ENTRY_PRICE_S)
         self._is_priced, self._is_attached = self._runs is None, True
         self._first_s = time.process_time()
-        self._last, self._traced_events = self._events(), 0.0
+        self._last, self._traced_events, self._first_traps = self._events(), 0.0, self._traps()
 
     @property
     def read_interval_s(self) -> float:
@@ -106,6 +111,12 @@ class CostMeter(Closeable, WindowPart):
 
     def spent(self) -> ProgramCost:
         """Return the cost since the window began."""
+        trap_s, count = self._traps()
+        spent = self._spend_on_programs(count - self._first_traps[1])
+        return ProgramCost(spent.run_s, spent.entry_s + trap_s - self._first_traps[0])
+
+    def _spend_on_programs(self, traps_count: int) -> ProgramCost:
+        """Return the cost without the traps of probes. `traps_count`: runs whose entry is one of these."""
         now = self._events()
         grown, self._last = now - self._last, now
         if not self._is_attached:
@@ -119,10 +130,11 @@ class CostMeter(Closeable, WindowPart):
         if runs is None or self._runs is None:
             return self._spent
         run_s, count = runs[0] - self._runs[0], runs[1] - self._runs[1]
-        self._spent = ProgramCost(run_s, count * (ENTRY_S + CLOCK_S))
+        entry_s = max(0, count - traps_count) * ENTRY_S
+        self._spent = ProgramCost(run_s, entry_s + count * CLOCK_S)
         if self._traced_events >= ENOUGH:
             self._program.stop_counting()
-            self._prices = ProgramCost(run_s / self._traced_events, count * ENTRY_S / self._traced_events)
+            self._prices = ProgramCost(run_s / self._traced_events, entry_s / self._traced_events)
             self._is_priced = True
         return self._spent
 

@@ -71,6 +71,13 @@ def execute(connection: Any, number: int, value: int | None = None) -> None:
         ends += packet.is_eof_packet()
 
 
+def server_status(connection: Any, name: str) -> int:
+    """A counter of the server."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SHOW GLOBAL STATUS LIKE '{name}'")
+        return int(cursor.fetchall()[0][1])
+
+
 def wait_until_alone(server: PrivateServer) -> None:
     """Until no client's thread is left: the server's own have names, which no connection's has (MariaDB)."""
     assert server.pid is not None

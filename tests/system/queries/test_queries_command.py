@@ -22,7 +22,7 @@ from powerprof.database.private_server import PrivateServer
 from powerprof.database.runtree import RunTree
 from powerprof.workloads.reading import read_workload
 from tests.conftest import Cli
-from tests.system.queries.mariadb_work import BURN, BURN_TEXT, asking, execute, prepare
+from tests.system.queries.mariadb_work import BURN, BURN_TEXT, asking, execute, prepare, server_status
 
 pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd", "counts_statements")
 _PERFORMANCE_SCHEMA_OFF = {"performance_schema": "OFF"}
@@ -50,6 +50,29 @@ def test_the_command_says_that_it_adds_up(powerprof_cli: Cli, server: PrivateSer
         joules = sum(one["joules"] for one in [*found["statements"], *found["background"], found["connections"]])
         assert joules == pytest.approx(found["joules"], rel=0.02)
         assert first["kind"] in ("measured", "estimated")
+
+
+def test_slices_stand_for_the_statements_of_a_window(powerprof_cli: Cli, server: PrivateServer) -> None:
+    """A client executes three statements as often as each other; together they cost more than the bound."""
+    texts = "SELECT 1", "SELECT 2 + 2", "SELECT 'x' LIKE 'y'"
+    with asking(server, *texts), asking(server, *texts), server.connect() as connection:
+        before = server_status(connection, "Questions")
+        words = ["--method", "probes", "--max-cost", "0.2%", "--duration", "6", "--no-save", "--json", "-"]
+        result = powerprof_cli(["queries", "--socket", str(server.socket), *words])
+        after = server_status(connection, "Questions")
+    assert result.code == 0, result.err
+    found = json.loads(result.out)
+    slicing = found["slicing"]
+    assert 0 < slicing["traced_percent"] < 90
+    assert slicing["calls_by"] in ("server", "cpu") and found["tool"]["max_cost_percent"] == 0.2
+    # Most statements were executed before and after the window, while powerprof started and ended.
+    assert 1000 < found["calls_count"] <= 1.1 * (after - before)
+    calls = [one["calls_count"] for one in found["statements"] if one["text"] in ("SELECT ?", "SELECT ? + ?")]
+    assert len(calls) == 2 and max(calls) < 1.2 * min(calls)
+    parts = sum(one["c0_s"] for one in [*found["statements"], *found["background"]]) + found["other_c0_s"]
+    assert parts == pytest.approx(found["server_c0_s"], rel=1e-9)
+    for one in found["statements"]:
+        assert one["low_percent"] <= one["c0_percent"] * 1.001 and one["c0_percent"] <= one["high_percent"] * 1.001
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])

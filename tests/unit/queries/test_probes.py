@@ -58,7 +58,7 @@ def test_the_cost_of_probes_has_their_traps_and_a_window_its_own_counts(monkeypa
         "table_full": {"count": 2},
     }
     tried = probes.trial()
-    assert tried == ProbeTrial(2.0, 1.25, pytest.approx(0.002 + 417e-6), 417)
+    assert tried == ProbeTrial(2.0, 1.25, pytest.approx(0.002 + 417e-6), 417, tried.switch_s)
     assert (tried.percent, tried.is_costly) == (pytest.approx(100 * 0.002417 / 1.25), False)
     # Without a time of the programs the cost is unknown.
     Traced.trace = trace(cost=TraceCost(bpf_s=None, trap_ns=417_000))
@@ -118,7 +118,7 @@ def test_the_way_that_is_taken(
 
     monkeypatch.setattr(session, "Probes", Probing)
     monkeypatch.setattr(session, "Samples", Sampling)
-    request = QueriesRequest(pid="10", method=method)
+    request = QueriesRequest(pid="10", method=method, max_cost=0.02)
     taken = session._trace(request, SERVER, None, lambda _: None)  # type: ignore[arg-type]
     assert taken.measured.method == way
     notes = [one for one in taken.measured.notes if isinstance(one, Note)]
@@ -126,6 +126,7 @@ def test_the_way_that_is_taken(
     if notes:
         (said,) = word_notes(notes)
         assert "probes used 5.0 % of the server's CPU time (2.0 µs per statement at 20,000 statements/s)" in said
+        assert "--max-cost 2%" in said
 
 
 def test_a_quiet_server_is_never_costly_and_the_bounds_are_exact() -> None:
@@ -134,3 +135,38 @@ def test_a_quiet_server_is_never_costly_and_the_bounds_are_exact() -> None:
     assert not ProbeTrial(0.5, 0.05, 0.0049, 10).is_costly
     assert not ProbeTrial(0.5, 0.4, 0.012, 10).is_costly
     assert ProbeTrial(4.0, 0.8, 0.032, 10).percent == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize(
+    ("server_s", "took_s", "duration_s", "enough"),
+    [
+        (1.0, 0.02, 1.0, True),  # within the bound
+        (0.05, 0.04, 1.0, True),  # a quiet server
+        # A slice costs 25 ms and 0.1 s × 28 % of a CPU: six of them fit into 8 s of 40 ms/s, and not into 7.9 s.
+        (1.0, 0.14, 8.0, True),
+        (1.0, 0.14, 7.9, False),
+    ],
+)
+def test_slices_are_preferred_to_samples_if_six_fit(
+    server_s: float, took_s: float, duration_s: float, enough: bool
+) -> None:
+    trial = ProbeTrial(0.5, server_s, took_s, 30_000, switch_s=0.0253)
+    assert trial.are_slices_enough(0.02, duration_s) is enough
+
+
+def test_without_a_bound_everything_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounds: list[float | None] = []
+
+    class Probing:
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+        def __enter__(self) -> Probing:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+        def trace_window(self, _: float, __: object, bound: float | None) -> TracedWindow:
+            bounds.append(bound)
+            return TracedWindow(measured("probes"))
+
+    monkeypatch.setattr(session, "Probes", Probing)
+    session._trace(QueriesRequest(pid="10"), SERVER, None, lambda _: None)  # type: ignore[arg-type]
+    assert bounds == [None]

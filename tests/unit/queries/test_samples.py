@@ -306,4 +306,4 @@ def test_the_time_of_a_server_is_that_of_its_window() -> None:
 
 NOTHING: Any = None
 
-COSTLY, CHEAP = ProbeTrial(0.5, 0.4, 0.02, 10_000), ProbeTrial(0.5, 0.4, 0.01, 5_000)
+COSTLY, CHEAP = ProbeTrial(0.5, 0.4, 0.02, 10_000, switch_s=0.05), ProbeTrial(0.5, 0.4, 0.01, 5_000)
