@@ -42,6 +42,7 @@ _OTHER_PROTOCOL = re.compile("received invalid response to SSL negotiation|expec
 _NO_ROLE = re.compile('role ".*" does not exist')
 _SQLSTATE = ord("C")  # PG_DIAG_SQLSTATE, postgres_ext.h
 _CHUNK_BYTES = 64 << 10
+_SHORT_LOOK_S = 60.0
 # libpq names our own socket.
 _PLACE = re.compile(r"connection to server (?:at|on) .*? failed: ")
 # libpq connects again without TLS, or with it, where the server refused the other.
@@ -178,11 +179,19 @@ class PostgresConnection(Closeable):
             "dbname": login.database or "postgres",
             "sslmode": "disable" if login.socket else "prefer",
             "gssencmode": "disable",
-            "options": SAFE_OPTIONS if login.session_options is None else login.session_options,
+            "options": f"{self._session_options()}{self._timeout_option()}",
             "client_encoding": "UTF8",
             "application_name": "powerprof",
             "connect_timeout": str(max(2, round(self.patience_s))),
         }
+
+    def _session_options(self) -> str:
+        return SAFE_OPTIONS if self._login.session_options is None else self._login.session_options
+
+    def _timeout_option(self) -> str:
+        """Return the option with which the server ends a statement that a short look no longer waits for."""
+        waiting_s = self._limits.waiting_s
+        return f" -c statement_timeout={round(1000 * waiting_s)}" if waiting_s <= _SHORT_LOOK_S else ""
 
     def _shake_hands(self, handle: PGconn, end_s: float) -> None:
         from psycopg import pq

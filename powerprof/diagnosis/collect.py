@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 
 from powerprof.database import sql
 from powerprof.database.local_login import read_local_thread_names
-from powerprof.diagnosis import server_queries
+from powerprof.diagnosis import postgres_queries, server_queries
 from powerprof.diagnosis.cpu_times import (
     CpuTimes,
     OtherProcesses,
@@ -36,9 +36,8 @@ from powerprof.diagnosis.evidence import (
     ServerFacts,
     StartsWatch,
     StatementWindow,
-    Subscription,
 )
-from powerprof.diagnosis.process_starts import WATCH_S, read_subscriptions, watch_starts
+from powerprof.diagnosis.process_starts import WATCH_S, watch_starts
 from powerprof.diagnosis.statement_window import measure_statements
 from powerprof.diagnosis.thread_wakeups import compute_timers_hz, list_thread_wakeups
 from powerprof.measure.progress import announce
@@ -221,9 +220,7 @@ def _inspect(subject: Subject, duration_s: float, life: TargetLife, say: Say) ->
         return Inspection(_build_silent_evidence(subject, None, duration_s, notes), None, None, None)
     readings = ServerReadings(subject.connection, notes, subject.pid, subject.target)
     readings.read_before()
-    postgres = subject.pid if subject.pid is not None and is_postgres_program(name_of(subject.pid)) else None
-    before = None if postgres is None else read_subscriptions(postgres)
-    waiting, others = WaitingTransactions(postgres), OtherProcesses()
+    others = OtherProcesses()
     started_s = time.monotonic()
     capture = attribution = refusal = None
     if subject.pid is not None:
@@ -246,16 +243,9 @@ def _inspect(subject: Subject, duration_s: float, life: TargetLife, say: Say) ->
         return Inspection(evidence, attribution, capture, ended, refusal)
     readings.read_after()
     readings.neighbour = others.find_largest(readings.list_pids())
-    if postgres is not None:
-        readings.cpu = add_titles(readings.cpu)
-        readings.facts.open_transactions = waiting.list_still_waiting()
-    if postgres is not None and before is not None:
-        if ended is None:
-            announce(say, "watching new processes", WATCH_S)
-            readings.watch = watch_starts(postgres)
-        readings.window_s = time.monotonic() - started_s
-        readings.subscriptions = (before.subscriptions, read_subscriptions(postgres).subscriptions)
-        readings.facts.variables = before.settings
+    if readings.postgres_pid is not None and ended is None:
+        announce(say, "watching new processes", WATCH_S)
+        readings.watch_starts()
     if attribution is not None and ended is None and not (subject.pid is not None and is_stopped(subject.pid)):
         try:
             signals.release()  # Signals are held from the end of the traced window.
@@ -304,6 +294,8 @@ def build_evidence(
     """Return the readings of the server with its wake-ups (None: not traced) and the summary of its error log."""
     if "mariadb" in subject.version.lower():
         family = "mariadb"
+    elif _is_postgresql(subject.connection):
+        family = "postgres"
     else:
         family = "mysql" if subject.connection is not None or is_mysql_program(subject.label) else subject.label
     log = read_log_end(subject.pid) if family in SQL_FAMILIES and subject.pid is not None else None
@@ -325,11 +317,13 @@ def build_evidence(
         log=None if log is None else summarise_log(log),
         asked=subject.connection is not None,
         notes=notes,
-        subscriptions_before=readings.subscriptions[0],
-        subscriptions_after=readings.subscriptions[1],
         statement_window=readings.statement_window,
         neighbour=readings.neighbour,
     )
+
+
+def _is_postgresql(connection: Sql | None) -> bool:
+    return connection is not None and connection.family == "postgresql"
 
 
 def _trace(subject: Subject, readings: ServerReadings, duration_s: float, say: Say) -> tuple[Capture, Attribution]:
@@ -351,18 +345,20 @@ class ServerReadings:
     """The readings from a server before and after a window; empty without a connection.
 
     Attributes:
+        postgres_pid: The first process of PostgreSQL; None for other servers.
         names: The thread names of the server by thread number.
         window_s: Seconds between the two readings of the counters.
         facts: What the server reported.
         cpu: Its CPU use between the two readings.
         watch: The processes that PostgreSQL started after the window.
-        subscriptions: The logical subscriptions of PostgreSQL before and after the window.
         neighbour: The other process of this host with the highest CPU use.
     """
 
     def __init__(self, connection: Sql | None, notes: list[str], pid: int | None, target: Target | None = None) -> None:
         self._connection = connection
         self._pid, self._target = pid, target
+        self.postgres_pid = pid if pid is not None and is_postgres_program(name_of(pid)) else None
+        self._waiting: WaitingTransactions | None = None
         self._notes = notes
         self._began_s = 0.0
         self._binlog_end: tuple[str, int] | None = None
@@ -379,18 +375,17 @@ class ServerReadings:
         self.facts = ServerFacts()
         self.cpu = CpuShares()
         self.watch = StartsWatch()
-        self.subscriptions: tuple[list[Subscription] | None, list[Subscription] | None] = (None, None)
         self.statement_window: StatementWindow | None = None
         self.neighbour: Neighbour | None = None
 
     def read_thread_names(self) -> Mapping[int, str]:
         """Return the thread names of the server by thread number."""
-        if self._connection is not None:
+        if self._connection is not None and not _is_postgresql(self._connection):
             self._name_queries += 1
             self.names = sql.read_thread_names(self._connection, self._pid)
-        elif self._pid is not None and is_postgres_program(name_of(self._pid)):
+        elif self.postgres_pid is not None:
             # Any other server without a connection has just refused the login, or let it wait.
-            self.names = read_local_thread_names(self._pid)
+            self.names = read_local_thread_names(self.postgres_pid)
         return self.names
 
     def list_pids(self) -> Sequence[int]:
@@ -412,8 +407,12 @@ class ServerReadings:
     @limit_texts(_MOST_WORDS)
     def read_before(self) -> None:
         """Read everything that needs two readings, the counters last."""
+        self._waiting = WaitingTransactions(self.postgres_pid)
         if self._connection is None:
             self._cpu = self._read_cpu_times()
+            return
+        if _is_postgresql(self._connection):
+            self._read_postgres_before(self._connection)
             return
         self._own_id = sql.parse_count(sql.fetch_scalar(self._connection, "SELECT CONNECTION_ID()"))
         self._note_instances(self._connection)
@@ -437,7 +436,14 @@ class ServerReadings:
     def read_after(self) -> None:
         """Read everything at the end of the window, the counters first."""
         self.cpu = compute_cpu_shares(self._cpu, self._read_cpu_times(), self.names)
+        if self.postgres_pid is not None:
+            self.cpu = add_titles(self.cpu)
+        if self._waiting is not None:
+            self.facts.open_transactions = self._waiting.list_still_waiting()
         if self._connection is None:
+            return
+        if _is_postgresql(self._connection):
+            self._read_postgres_after(self._connection)
             return
         self.facts.status_after = server_queries.read_counters(self._connection)
         self.window_s = time.monotonic() - self._began_s
@@ -455,6 +461,33 @@ class ServerReadings:
         self._read_binlog()
         self.facts.open_transactions = server_queries.read_open_transactions(self._connection)
         self._sample(self._connection)
+        self._note_refused()
+
+    def watch_starts(self, span_s: float = WATCH_S) -> None:
+        """Watch the processes that PostgreSQL starts within `span_s` seconds. It uses at most a fifth of a CPU."""
+        if self.postgres_pid is not None:
+            self.watch = watch_starts(self.postgres_pid, span_s)
+
+    def _read_postgres_before(self, connection: Sql) -> None:
+        self.facts.variables = self._query("settings", postgres_queries.read_settings, {})
+        before = postgres_queries.read_facts(connection, self.refused)
+        self.facts.postgres_before = before
+        self.facts.subscriptions_before = postgres_queries.read_subscriptions(connection, before.version, self.refused)
+        self._began_s = time.monotonic()
+        self._cpu = self._read_cpu_times()
+
+    def _read_postgres_after(self, connection: Sql) -> None:
+        after = postgres_queries.read_facts(connection, self.refused)
+        self.window_s = time.monotonic() - self._began_s
+        self.facts.postgres_after = after
+        self.facts.subscriptions_after = postgres_queries.read_subscriptions(connection, after.version, self.refused)
+        self.facts.open_transactions = postgres_queries.merge_transactions(
+            postgres_queries.list_open_transactions(after), self.facts.open_transactions
+        )
+        self.facts.hidden_connections_count = after.hidden_count
+        self._note_refused()
+
+    def _note_refused(self) -> None:
         self.facts.refused = list(self.refused)
         self._notes += [f"{subject} could not be read: {reason}" for subject, reason in self.refused.items()]
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -15,13 +16,18 @@ from powerprof.diagnosis import (
     rules_connections,
     rules_consumers,
     rules_logins,
+    rules_postgres,
     rules_processes,
     rules_replication,
+    rules_sessions,
+    rules_slots,
     rules_threads,
+    rules_vacuum,
 )
 from powerprof.diagnosis.collect import Inspection, Subject, inspect_server
 from powerprof.diagnosis.consumers import MAIN_PERCENT
 from powerprof.diagnosis.evidence import SQL_FAMILIES, DiagnosedServer, Diagnosis, Evidence, Finding
+from powerprof.diagnosis.postgres_evidence import PostgresFacts
 from powerprof.diagnosis.statement_window import list_unknown_scans
 from powerprof.diagnosis.wording import format_seconds, has_replica_terms, next_command, use_replica_terms
 from powerprof.model.text import number, plural
@@ -43,8 +49,18 @@ RULES: tuple[Callable[[Evidence], list[Finding]], ...] = (
     rules_clients.find_monitoring,
     rules_connections.find_leaked_connections,
     rules_connections.find_short_connections,
+    rules_connections.find_started_clients,
     rules_processes.find_restarted_workers,
     rules_processes.find_failed_archiving,
+    rules_slots.find_inactive_slots,
+    rules_slots.find_spilled_decoding,
+    rules_sessions.find_idle_transactions,
+    rules_vacuum.find_endless_vacuum,
+    rules_vacuum.find_frequent_autovacuum,
+    rules_postgres.find_frequent_checkpoints,
+    rules_postgres.find_temporary_files,
+    rules_postgres.find_costly_compilation,
+    rules_postgres.find_short_intervals,
     rules_threads.find_polling_waits,
     rules_threads.find_event_cpu,
     rules_clients.find_table_pollers,
@@ -71,6 +87,7 @@ def diagnose(evidence: Evidence) -> list[Finding]:
     evidence = rules_processes.omit_explained_rows(evidence)
     findings = [finding for rule in RULES for finding in rule(evidence)]
     findings = [*rules_consumers.find_main_consumer(evidence, findings), *findings]
+    findings = [rules_sessions.name_application(evidence, finding) for finding in findings]
     if any(finding.rule == "duplicate_server_id" for finding in findings):
         # This fault already explains the returning replicas.
         findings = [finding for finding in findings if finding.rule != "replica_returns"]
@@ -128,23 +145,22 @@ def list_coverage(evidence: Evidence) -> Coverage:
     else:
         hidden.append("wake-ups of its threads (not traced)")
     if count := evidence.hidden_connections_count:
-        hidden.append(f"{plural(count, 'connection')} of other accounts (needs the privilege PROCESS)")
+        needed = "role pg_monitor" if evidence.is_postgresql else "privilege PROCESS"
+        hidden.append(f"{plural(count, 'connection')} of other accounts (needs the {needed})")
     hidden += [f"{subject} (refused)" for subject in evidence.refused if subject in _LARGE_PARTS]
     if evidence.cpu_percent is not None:
         examined.append(f"its CPU time ({number(evidence.cpu_percent, 1)} % of one CPU)")
     if evidence.starts_span_s is not None:
         examined.append(f"the processes that it started in {format_seconds(evidence.starts_span_s)}")
-        if evidence.subscriptions_after is None:
-            missing.append("its subscriptions and their errors (the server refuses this user on its socket)")
-        else:
-            examined.append(f"its logical subscriptions ({len(evidence.subscriptions_after)})")
     window = evidence.statement_window
     if window is not None:
         statements = plural(len(window.statements), "statement")
         examined.append(f"CPU time of {statements} for {window.window_s:.1f} s (by {window.method})")
     if evidence.other_instances_count:
         examined.append(f"without {plural(evidence.other_instances_count, 'connection')} of other powerprof commands")
-    if evidence.asked:
+    if evidence.postgres_after is not None:
+        _list_postgres_coverage(evidence, evidence.postgres_after, examined, missing)
+    elif evidence.asked:
         _list_sql_coverage(evidence, examined, missing)
     elif evidence.family in SQL_FAMILIES:
         hidden.append("replication, clients, events and settings (no account on the server)")
@@ -153,6 +169,12 @@ def list_coverage(evidence: Evidence) -> Coverage:
             hidden.append("its statements (not measured)")
         if window is not None and (unknown := len(list_unknown_scans(window))):
             hidden.append(f"scans of whole tables by {plural(unknown, 'costly statement')} (too few stacks)")
+    if evidence.starts_span_s is not None and not evidence.asked:
+        missing.append(
+            "its settings, sessions, slots, subscriptions and counters (the server refuses this user on its socket; "
+            f'to let it in: CREATE ROLE "{getpass.getuser()}" LOGIN IN ROLE pg_monitor)'
+        )
+    elif not evidence.is_postgresql and evidence.family not in SQL_FAMILIES:
         what = "its settings" if window is not None else "its settings, clients and statements"
         missing.append(f"{what} (of this program, only threads, timers and CPU time are checked)")
     if evidence.log is not None:
@@ -160,6 +182,24 @@ def list_coverage(evidence: Evidence) -> Coverage:
     elif evidence.family in SQL_FAMILIES:
         missing.append("its error log (not a readable file)")
     return Coverage(examined, missing, hidden)
+
+
+def _list_postgres_coverage(evidence: Evidence, facts: PostgresFacts, examined: list[str], missing: list[str]) -> None:
+    if evidence.variables:
+        examined.append(plural(len(evidence.variables), "setting"))
+    read = {
+        "the sessions": f"its sessions ({sum(session.kind == 'client backend' for session in facts.sessions)})",
+        "the replication slots": f"replication slots ({len(facts.slots)})",
+        "the walsenders": f"walsenders ({facts.senders_count})",
+        "its subscriptions": f"logical subscriptions ({len(evidence.subscriptions_after or [])})",
+        "the databases": f"counters of {plural(len(facts.databases), 'database')}",
+        "running vacuums": f"running vacuums ({len(facts.vacuums)})",
+    }
+    if evidence.hidden_connections_count:
+        del read["the sessions"]
+    examined += [phrase for subject, phrase in read.items() if subject not in evidence.refused]
+    missing += [f"{subject} (refused)" for subject in evidence.refused if subject not in _LARGE_PARTS]
+    missing.append(f"plans of statements ({next_command(evidence, 'queries')})")
 
 
 def _list_sql_coverage(evidence: Evidence, examined: list[str], missing: list[str]) -> None:
@@ -257,16 +297,17 @@ def _resolve_subject(
             raise UsageError(f"--pid is {pid}, but the named server is process {server.pid}", "give only one of them")
         pid = pid if pid is not None else server.pid
         label = label_of(pid) if pid else "the server"
-        return Subject(pid, label, connection, server.version, server.login.text, login=server.login)
+        if target is None and pid is not None and is_postgres_program(label):
+            target = resolve_server(str(pid), False, say)
+        return Subject(pid, label, connection, server.version, server.login.text, target, login=server.login)
     assert pid is not None and target is not None  # noqa: S101  resolved above without an address
     label = label_of(pid)
-    if is_postgres_program(label):
-        return Subject(pid, target.label, None, target.label, None, target)
-    stopped = is_stopped(pid)
-    login = None if stopped else log_in_locally(pid)
+    stopped, is_postgres = is_stopped(pid), is_postgres_program(label)
+    login = None if stopped else log_in_locally(pid, family="postgresql" if is_postgres else "mysql")
     if login is not None:
         local_connection = stack.enter_context(login[1])
-        return Subject(pid, label, local_connection, read_version(local_connection), None, login=login[0])
+        version = read_version(local_connection)
+        return Subject(pid, label, local_connection, version, None, target if is_postgres else None, login=login[0])
     if not is_mysql_program(label):
         return Subject(pid, target.label, None, target.label, None, target)
     if not stopped:

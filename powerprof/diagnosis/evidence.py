@@ -11,8 +11,10 @@ from typing import Literal
 import msgspec
 
 from powerprof.database.base import ReplicationStatus
+from powerprof.database.sql import parse_number
+from powerprof.diagnosis.postgres_evidence import PostgresFacts, Subscription
 from powerprof.model.records import Ended, Record, ServerInfo
-from powerprof.model.statements import NormalText
+from powerprof.model.statements import NO_TEXT, NormalText
 from powerprof.system.foreign_text import whole
 
 SQL_FAMILIES = ("mariadb", "mysql")
@@ -163,11 +165,16 @@ class OpenTransaction(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         connection: The number of the connection, or of the process of PostgreSQL.
         open_s: Seconds for which it is at least open.
+        holds_versions: Whether old row versions stay because of it; None if unknown.
+        application, statement: The name that the client gave itself, and its last statement.
     """
 
     connection: int
     account: str
     open_s: float
+    holds_versions: bool | None = None
+    application: str = ""
+    statement: NormalText = NO_TEXT
 
 
 class ProcessStarts(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,19 +194,6 @@ class ProcessStarts(msgspec.Struct, frozen=True, kw_only=True):
     account: str | None = None
     lasting_count: int = 0
     lasting_spread_s: float = 0.0
-
-
-class Subscription(msgspec.Struct, frozen=True, kw_only=True):
-    """A logical subscription of PostgreSQL.
-
-    Attributes:
-        oid: The number in the titles of its workers.
-        errors_count: Errors of its workers since the last reset; None before PostgreSQL 15.
-    """
-
-    oid: int
-    name: str
-    errors_count: int | None = None
 
 
 class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -292,6 +286,8 @@ class ServerFacts(msgspec.Struct, kw_only=True):
         other_instances_count: Connections of other powerprof processes, which are in no list of clients.
         hidden_connections_count: Connections that this account may not see; None if unknown.
         refused: The parts that the server did not let this account read.
+        postgres_before, postgres_after: The facts of PostgreSQL; None for other servers and without a login.
+        subscriptions_before: Logical subscriptions of PostgreSQL; None if they were not read.
     """
 
     status_before: dict[str, int] = {}
@@ -319,6 +315,10 @@ class ServerFacts(msgspec.Struct, kw_only=True):
     other_instances_count: int = 0
     hidden_connections_count: int | None = None
     refused: list[str] = []
+    postgres_before: PostgresFacts | None = None
+    postgres_after: PostgresFacts | None = None
+    subscriptions_before: list[Subscription] | None = None
+    subscriptions_after: list[Subscription] | None = None
 
 
 class CpuShares(msgspec.Struct, frozen=True, kw_only=True):
@@ -354,7 +354,6 @@ class Evidence(ServerFacts, frozen=True, kw_only=True):  # type: ignore[misc]  #
         starts: Processes that PostgreSQL started within `starts_span_s`, after the traced window.
         starts_span_s: Seconds of that watch; None for other servers.
         archiver: The role in the title of PostgreSQL's archiver.
-        subscriptions_before: Logical subscriptions; None if the server does not let powerprof log in.
         statement_window: The statements by CPU use; None if they could not be measured.
         neighbour: The other process of this host with the highest CPU use, if it is high.
     """
@@ -378,8 +377,6 @@ class Evidence(ServerFacts, frozen=True, kw_only=True):  # type: ignore[misc]  #
     starts: list[ProcessStarts] = []
     starts_span_s: float | None = None
     archiver: str | None = None
-    subscriptions_before: list[Subscription] | None = None
-    subscriptions_after: list[Subscription] | None = None
     statement_window: StatementWindow | None = None
     neighbour: Neighbour | None = None
     notes: list[str] = []
@@ -393,10 +390,26 @@ class Evidence(ServerFacts, frozen=True, kw_only=True):  # type: ignore[misc]  #
         """The last process list."""
         return self.samples[-1] if self.samples else []
 
+    def read_number(self, setting: str) -> float | None:
+        """Return a setting as a number; None if it is unknown or none."""
+        return parse_number(self.variables.get(setting))
+
+    @property
+    def is_postgresql(self) -> bool:
+        """Whether the server is PostgreSQL."""
+        return self.starts_span_s is not None or self.postgres_after is not None
+
     @property
     def server_id(self) -> int | None:
         """The server id; None if the server did not report it."""
         return whole(self.variables.get("server_id", ""))
+
+    def count_postgres(self, *names: str) -> int:
+        """Return the total increase of these counters of PostgreSQL."""
+        before, after = self.postgres_before, self.postgres_after
+        if before is None or after is None:
+            return 0
+        return sum(max(0, after.counters.get(name, 0) - before.counters.get(name, 0)) for name in names)
 
     def count_increase(self, *names: str) -> int:
         """Return the total increase of these counters, without the statements of powerprof."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes that a PostgreSQL server starts, and its logical subscriptions with their errors."""
+"""The processes that a PostgreSQL server starts."""
 
 from __future__ import annotations
 
@@ -7,15 +7,10 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
-import msgspec
 from msgspec.structs import replace
 
-from powerprof.database import sql
-from powerprof.database.local_login import log_in_locally
-from powerprof.diagnosis.evidence import ProcessStarts, StartsWatch, Subscription
+from powerprof.diagnosis.evidence import ProcessStarts, StartsWatch
 from powerprof.measure.procfs import list_children
-from powerprof.system.errors import PowerprofError
-from powerprof.system.foreign_text import printable
 from powerprof.system.server_roles import parse_account, parse_part, read_roles, read_titles
 
 WATCH_S = 2.0
@@ -25,7 +20,6 @@ WATCH_S = 2.0
 _LOOK_S, _MOST_S = 0.001, 1.0
 _MAX_SHARE = 0.2
 _MOST_ROLES = 64
-_MOST_SUBSCRIPTIONS, _MOST_NAME = 1000, 63
 # Roles of which the rest of the title is an account or a database.
 _BACKEND = "backend of"
 _MERGED = ("walsender", _BACKEND, "autovacuum worker")
@@ -88,46 +82,3 @@ def count_roles(roles: Iterable[str | None], account: str | None = None) -> list
         )
         for role, count in counts.most_common(_MOST_ROLES)
     ]
-
-
-# All names and operators are qualified. Otherwise the search_path of the database could choose other objects.
-_FROM = " FROM pg_catalog.pg_subscription s"
-_COUNTED = (
-    "SELECT s.oid, s.subname, c.apply_error_count OPERATOR(pg_catalog.+) c.sync_error_count"
-    f"{_FROM} LEFT JOIN pg_catalog.pg_stat_subscription_stats c ON c.subid OPERATOR(pg_catalog.=) s.oid"
-)
-_NAMED = f"SELECT s.oid, s.subname, NULL{_FROM}"
-_SETTINGS = "SELECT pg_catalog.current_setting('wal_retrieve_retry_interval')"
-
-
-class SubscriptionReading(msgspec.Struct):
-    """The subscriptions of a server at one moment; None if it does not let powerprof log in.
-
-    Attributes:
-        settings: The settings that set the pace of the workers.
-    """
-
-    subscriptions: list[Subscription] | None = None
-    settings: dict[str, str] = msgspec.field(default_factory=dict)
-
-
-def read_subscriptions(pid: int) -> SubscriptionReading:
-    """Return the subscriptions, read as the system user through the server's own socket."""
-    entered = log_in_locally(pid, sql.WORD_LIMITS, family="postgresql")
-    if entered is None:
-        return SubscriptionReading()
-    with entered[1] as connection:
-        # PostgreSQL 15 counts the errors.
-        for statement in (_COUNTED, _NAMED):
-            try:
-                rows = sql.fetch_rows(connection, f"{statement} LIMIT {_MOST_SUBSCRIPTIONS}", columns=3)
-                retry = sql.fetch_scalar(connection, _SETTINGS)
-            except PowerprofError:
-                continue
-            subscriptions = [
-                Subscription(oid=oid, name=printable(str(name))[:_MOST_NAME], errors_count=sql.parse_count(errors))
-                for text, name, errors in rows
-                if (oid := sql.parse_count(text)) is not None
-            ]
-            return SubscriptionReading(subscriptions, {"wal_retrieve_retry_interval": str(retry)[:_MOST_NAME]})
-    return SubscriptionReading()

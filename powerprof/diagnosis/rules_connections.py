@@ -142,3 +142,39 @@ def find_short_connections(evidence: Evidence) -> list[Finding]:
             account=newcomer,
         )
     ]
+
+
+def find_started_clients(evidence: Evidence) -> list[Finding]:
+    """Find clients of PostgreSQL that connect again and again, each time to a new process. A pool connects once.
+
+    It is a note if a statement of the connections is the cost.
+    """
+    span_s = evidence.starts_span_s or 0.0
+    starts = next((starts for starts in evidence.starts if starts.role == "backend of"), None)
+    short = 0 if starts is None else starts.count - starts.lasting_count
+    if starts is None or not span_s or short / span_s < _CONNECTS_HZ:
+        return []
+    made_hz = short / span_s
+    percent = compute_short_percent(evidence, made_hz)
+    uses = select_uses(evidence)
+    is_by_statement = bool(uses and percent and uses[0].percent >= MAIN_SHARE * percent)
+    used = f" It uses {describe_share(percent, evidence)}." if percent and not is_by_statement else ""
+    return [
+        Finding(
+            rule="client_reconnect_loop",
+            severity="note" if is_by_statement else "fault",
+            text=f"{starts.account or 'A client'} connects at least {format_rate(made_hz)}, and PostgreSQL starts a "
+            f"process for each connection.{used}",
+            evidence=[
+                f"{starts.count} processes of clients started in {format_seconds(span_s)}, "
+                f"{starts.lasting_count} of them stayed"
+            ],
+            remedy=[
+                "Keep the connections, or use a pool (PgBouncer, the driver's own)",
+                "who connects: log_connections=on",
+            ],
+            rate_hz=made_hz,
+            percent=None if is_by_statement else percent,
+            account=starts.account,
+        )
+    ]

@@ -20,7 +20,7 @@ from powerprof.diagnosis.consumers import (
 from powerprof.diagnosis.evidence import SQL_FAMILIES, Evidence, Finding, StatementCpu
 from powerprof.diagnosis.rules_replication import find_role
 from powerprof.diagnosis.statement_window import describe_use
-from powerprof.diagnosis.wording import format_rate, format_seconds, next_command, shorten_statement
+from powerprof.diagnosis.wording import format_rate, format_role_change, format_seconds, next_command, shorten_statement
 from powerprof.model.text import number
 
 # A kind of work is a reason if it has this share of a statement's samples, or happens in this share of its calls.
@@ -174,7 +174,8 @@ def describe_work(use: StatementCpu, evidence: Evidence) -> tuple[list[str], lis
     sentences, remedies = [], []
     if (use.jit_percent or 0.0) >= _KIND_PERCENT:
         sentences.append(f"JIT compilation is {number(use.jit_percent, 0)} % of its CPU time.")
-        remedies.append("without JIT: jit = off for this account, or a higher jit_above_cost (100000 by default)")
+        remedies.append(f"without JIT for this account: {format_role_change(use.account, 'jit', 'off')}")
+        remedies.append("for costlier statements alone: a higher jit_above_cost (100000 by default)")
     if (use.sort_percent or 0.0) >= _KIND_PERCENT:
         sentences.append(f"Sorting is {number(use.sort_percent, 0)} % of its CPU time.")
         remedies.append("an index in the order of ORDER BY avoids the sort")

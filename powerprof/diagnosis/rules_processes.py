@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules on processes of a PostgreSQL server that start and end again and again."""
+"""Rules on the processes of a PostgreSQL server: stopped, restarted again and again, and failing to archive."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import re
 
 import msgspec
 
-from powerprof.diagnosis.evidence import Evidence, Finding, Severity, Subscription
-from powerprof.diagnosis.wording import format_rate, format_seconds
+from powerprof.diagnosis.evidence import Evidence, Finding, Severity
+from powerprof.diagnosis.postgres_evidence import Subscription
+from powerprof.diagnosis.wording import describe_settings, format_rate, format_seconds, quote_identifier
 
 # A worker that lasts is started once. A change of its subscription or a promotion starts it a second time.
 _MIN_STARTS = 3
 _MIN_ERRORS = 2
-_AUTOVACUUM_HZ = 2.0
-_CLIENTS_HZ = 5.0
+# The start of a parallel worker costs milliseconds. It pays if the worker uses more CPU time than this on average.
+_PARALLEL_HZ, _PARALLEL_S = 5.0, 0.02
+_UNKNOWN_HZ = 5.0
 # "logical replication worker for subscription 16394 sync 16400" (PostgreSQL 10 to 15), "logical replication apply
 # worker for subscription 16394", "logical replication tablesync worker for subscription 16394 sync 16400" (16).
 _SUBSCRIBER = re.compile(
@@ -23,6 +25,8 @@ _SUBSCRIBER = re.compile(
 )
 _PGLOGICAL = re.compile(r"(?:bgworker: )?pglogical (?:apply|sync \S+) (\d{1,10}):(\d{1,10})")
 _LAUNCHER = "logical replication launcher"
+# The archiver tries again after a minute (pgarch.c).
+_ARCHIVE_RETRY_S = 180.0
 _ERRORS_IN_LOG = "the server's error log contains the ERROR of each attempt"
 _LOWER_RETRY = "for fewer attempts: increase wal_retrieve_retry_interval (5 s by default)"
 
@@ -32,36 +36,33 @@ class _WorkerKind(msgspec.Struct, frozen=True):
 
     Attributes:
         text: The sentence of the finding; `{rate}` is the rate of starts, `{role}` the role.
-        fault_hz: The least rate of a fault; below it the finding is a note.
         least_hz: The least rate of a finding.
         is_normal: Whether such processes come and go by design, without a finding.
+        rule: The rule of the finding.
     """
 
     pattern: str
     text: str = ""
     remedy: tuple[str, ...] = ()
-    fault_hz: float = 0.0
     least_hz: float = 0.0
     is_normal: bool = False
+    rule: str = "restarted_worker"
 
 
 _KINDS = (
-    _WorkerKind("parallel worker|logical replication parallel apply worker|parallel apply", is_normal=True),
+    # Rules of their own: `rules_connections`, `rules_vacuum`.
     _WorkerKind(
-        "backend of",
-        "Clients connect {rate}, and PostgreSQL starts a process for each connection.",
-        ("Keep the connections, or use a pool (PgBouncer, the driver's own)", "who connects: log_connections=on"),
-        least_hz=_CLIENTS_HZ,
-        fault_hz=math.inf,
+        "backend of|autovacuum worker|logical replication parallel apply worker|parallel apply", is_normal=True
     ),
     _WorkerKind(
-        "autovacuum worker",
-        "Autovacuum starts a worker {rate}.",
+        "parallel worker",
+        "Queries start parallel workers {rate}. Each worker is a new process, and short queries end before it pays.",
         (
-            "a longer autovacuum_naptime (1 min by default): each naptime starts a worker for every database",
-            "fewer databases in this server",
+            "to use workers for large tables only: larger parallel_setup_cost (1000 by default) and "
+            "min_parallel_table_scan_size (8 MB by default)",
         ),
-        fault_hz=_AUTOVACUUM_HZ,
+        least_hz=_PARALLEL_HZ,
+        rule="parallel_workers",
     ),
     _WorkerKind(
         "walsender",
@@ -111,8 +112,8 @@ def find_stopped_server(evidence: Evidence) -> list[Finding]:
 def find_restarted_workers(evidence: Evidence) -> list[Finding]:
     """Find workers of PostgreSQL that start and end again and again, with the reason as far as the server reports it.
 
-    Workers that come and go by design have no finding: parallel workers of queries, and one worker per table while a
-    subscription copies its tables.
+    Workers that come and go by design have no finding: some parallel workers of queries, and one worker per table while
+    a subscription copies its tables.
     """
     span_s = evidence.starts_span_s
     findings = _find_subscriptions(evidence)
@@ -129,15 +130,24 @@ def find_restarted_workers(evidence: Evidence) -> list[Finding]:
         if role is None:
             # Among others of a known kind, those that were missed are probably of that kind.
             known_count = sum(other.count for other in evidence.starts if other.role is not None)
-            if rate_hz >= _CLIENTS_HZ and starts.count > known_count:
+            if rate_hz >= _UNKNOWN_HZ and starts.count > known_count:
                 findings.append(_report_unknown(rate_hz, seen))
         elif match := _PGLOGICAL.match(role):
             findings.append(_report_pglogical(match[2], rate_hz, seen))
         else:
             kind = next(kind for kind in _KINDS if re.match(kind.pattern, role))
-            if not kind.is_normal and rate_hz >= kind.least_hz:
+            pays = kind.rule == "parallel_workers" and _compute_cpu_s(evidence) >= _PARALLEL_S
+            if not kind.is_normal and not pays and rate_hz >= kind.least_hz:
                 findings.append(_report_kind(kind, role, rate_hz, seen))
     return findings
+
+
+def _compute_cpu_s(evidence: Evidence) -> float:
+    """Return the CPU time of a process that ended, on average. Missed starts make it larger; unknown is infinite."""
+    count = sum(starts.count for starts in evidence.starts)
+    if evidence.ended_cpu_percent is None or not count or not evidence.starts_span_s:
+        return math.inf
+    return evidence.ended_cpu_percent / 100.0 * evidence.starts_span_s / count
 
 
 def _format_starts(rate_hz: float) -> str:
@@ -145,13 +155,15 @@ def _format_starts(rate_hz: float) -> str:
     return f"at least {format_rate(rate_hz)}"
 
 
-def _report(severity: Severity, text: str, seen: list[str], remedy: list[str], rate_hz: float) -> Finding:
-    return Finding(rule="restarted_worker", severity=severity, text=text, evidence=seen, remedy=remedy, rate_hz=rate_hz)
+def _report(
+    severity: Severity, text: str, seen: list[str], remedy: list[str], rate_hz: float, rule: str = "restarted_worker"
+) -> Finding:
+    return Finding(rule=rule, severity=severity, text=text, evidence=seen, remedy=remedy, rate_hz=rate_hz)
 
 
 def _report_kind(kind: _WorkerKind, role: str, rate_hz: float, seen: str) -> Finding:
     text = kind.text.format(rate=_format_starts(rate_hz), role=role)
-    return _report("fault" if rate_hz >= kind.fault_hz else "note", text, [seen], list(kind.remedy), rate_hz)
+    return _report("fault", text, [seen], list(kind.remedy), rate_hz, kind.rule)
 
 
 def _report_unknown(rate_hz: float, seen: str) -> Finding:
@@ -201,6 +213,9 @@ def _find_subscriptions(evidence: Evidence) -> list[Finding]:
             entry.sync_count, entry.tables = entry.sync_count + starts.count, entry.tables + 1
     names = {entry.oid: entry for entry in evidence.subscriptions_after or []}
     before = {entry.oid: entry.errors_count for entry in evidence.subscriptions_before or []}
+    # Between two attempts a failing subscription has no worker.
+    unserved = {entry.oid for entry in evidence.subscriptions_before or [] if entry.is_enabled and not entry.has_worker}
+    absent = {oid for oid, entry in names.items() if entry.has_worker is False and entry.is_enabled and oid in unserved}
     errors: dict[int, int] = {}
     for oid, subscription in names.items():
         now, then = subscription.errors_count, before.get(oid)
@@ -208,7 +223,7 @@ def _find_subscriptions(evidence: Evidence) -> list[Finding]:
             errors[oid] = now - then
     return [
         _report_subscription(evidence, oid, attempts.get(oid, _Attempts()), names.get(oid), errors.get(oid))
-        for oid in sorted({*attempts, *errors})
+        for oid in sorted({*attempts, *errors, *absent})
     ]
 
 
@@ -226,7 +241,9 @@ def _report_subscription(
         seen.append(f"{attempts.sync_count} workers that copy {tables} of it started in {format_seconds(span_s)}")
     if errors is not None:
         seen.append(f"pg_stat_subscription_stats: {errors} errors in {format_seconds(evidence.window_s)}")
-    name = "NAME" if named is None else '"' + named.name.replace('"', '""') + '"'
+    if not seen:
+        seen.append("pg_stat_subscription: it is enabled and has no worker, before and after the window")
+    name = "NAME" if named is None else quote_identifier(named.name)
     remedy = [
         f"{_ERRORS_IN_LOG} (logical replication worker): fix its cause, such as a duplicate row",
         f"to stop it until the cause is fixed, in its database: ALTER SUBSCRIPTION {name} DISABLE",
@@ -238,27 +255,35 @@ def _report_subscription(
         remedy.insert(0, f"its name: SELECT subname FROM pg_subscription WHERE oid = {oid}")  # noqa: S608 - printed
     else:
         subject = f"The logical subscription {named.name}"
-    if interval := evidence.variables.get("wal_retrieve_retry_interval"):
-        seen.append(f"wal_retrieve_retry_interval is {interval}: the pause between attempts")
-    return _report(
-        "fault",
-        f"{subject} fails: its workers start {_format_starts(rate_hz)} and end each time.",
-        seen,
-        remedy,
-        rate_hz,
-    )
+    if interval := describe_settings(evidence, "wal_retrieve_retry_interval"):
+        seen.append(f"{interval}: the pause between attempts")
+    if not rate_hz and (limit := describe_settings(evidence, "max_logical_replication_workers")):
+        seen.append(f"{limit}: the server starts no more workers than that")
+    ends = f"its workers start {_format_starts(rate_hz)} and end each time" if rate_hz else "it has no worker"
+    return _report("fault", f"{subject} fails: {ends}.", seen, remedy, rate_hz)
 
 
 def find_failed_archiving(evidence: Evidence) -> list[Finding]:
-    """Find an archive_command that failed at its last attempt, by the title of the archiver."""
-    if not (evidence.archiver or "").startswith("archiver failed on"):
+    """Find an archiver whose last attempt failed, by its title and by pg_stat_archiver."""
+    facts = evidence.postgres_after
+    seen = []
+    if (evidence.archiver or "").startswith("archiver failed on"):
+        seen.append(f"the title of its process: {evidence.archiver}")
+    is_on = evidence.variables.get("archive_mode", "off") != "off"
+    if is_on and facts is not None and facts.failed_s is not None:
+        # A failure that a success followed is over.
+        is_last = facts.archived_s is None or facts.failed_s < facts.archived_s
+        count = facts.counters.get("failed", 0)
+        if is_last and (facts.failed_s <= _ARCHIVE_RETRY_S or seen):
+            seen.append(f"pg_stat_archiver: {count} failures, the last one {format_seconds(facts.failed_s)} ago")
+    if not seen:
         return []
     return [
         Finding(
             rule="failed_archiving",
             severity="fault",
             text="archive_command fails repeatedly, and WAL files accumulate in pg_wal.",
-            evidence=[f"the title of its process: {evidence.archiver}"],
+            evidence=seen,
             remedy=[
                 f"{_ERRORS_IN_LOG} (archive command failed); pg_stat_archiver counts them",
                 "fix archive_command, or free space at its destination",

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from powerprof.diagnosis.evidence import Evidence, ScheduledEvent, ThreadWakeups
+from powerprof.diagnosis.postgres_evidence import format_setting
 from powerprof.model.text import number
 from powerprof.system.foreign_text import printable
 from powerprof.system.next_steps import command_line
@@ -54,6 +55,30 @@ def quote_event(event: ScheduledEvent) -> str:
     if event.database is None or event.event is None:
         return event.name
     return printable(".".join(f"`{name.replace('`', '``')}`" for name in (event.database, event.event)))
+
+
+def format_change(name: str, value: str) -> str:
+    """Return the statements that change a setting of PostgreSQL without a restart."""
+    return f"ALTER SYSTEM SET {name} TO '{value}'; SELECT pg_catalog.pg_reload_conf()"
+
+
+def format_role_change(account: str | None, name: str, value: str) -> str:
+    """Return the statement that changes a setting of PostgreSQL for the sessions of an account (`user@host`)."""
+    role = (account or "").rpartition("@")[0] or "NAME"
+    return f"ALTER ROLE {quote_identifier(role)} SET {name} = {value}"
+
+
+def describe_settings(evidence: Evidence, *names: str) -> str:
+    """Return the known settings of PostgreSQL with their values: `work_mem is 4 MB`; empty without any."""
+    known = [
+        f"{name} is {format_setting(name, evidence.variables[name])}" for name in names if name in evidence.variables
+    ]
+    return ", ".join(known)
+
+
+def quote_identifier(name: str) -> str:
+    """Return a name in an SQL statement of PostgreSQL."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def next_command(evidence: Evidence, command: str, *options: object) -> str:

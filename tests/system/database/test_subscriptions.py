@@ -123,7 +123,7 @@ def test_a_failing_subscription_is_found_and_its_remedy_ends_it(powerprof_cli: C
     fault = faults[0]
     assert fault["text"].startswith("The logical subscription orders fails: its workers start ")
     assert any(line.startswith("pg_stat_subscription_stats: ") for line in fault["evidence"])
-    assert "wal_retrieve_retry_interval is 100ms: the pause between attempts" in fault["evidence"]
+    assert "wal_retrieve_retry_interval is 100 ms: the pause between attempts" in fault["evidence"]
 
     # Both remedies of the finding.
     subscriber.execute("shop", 'ALTER SUBSCRIPTION "orders" SET (disable_on_error = true)')

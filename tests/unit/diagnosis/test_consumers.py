@@ -187,7 +187,9 @@ def test_reasons_of_a_costly_statement_have_their_remedies() -> None:
         sort_percent=30.0,
     )
     here = of_server(True, cpu_percent=9.5, statement_window=window(9.5, sampled), open_transactions=[transaction])
-    (fault,) = faults(here)
+    fault, other = faults(here)
+    assert other.rule == "idle_transaction"
+    assert 'ALTER ROLE "app" SET jit = off' in fault.remedy[0]
     assert fault.text.endswith(
         "JIT compilation is 80 % of its CPU time. Sorting is 30 % of its CPU time. "
         "A transaction of web@h, open and idle for at least 95 s, keeps old row versions for it to pass."

@@ -6,13 +6,18 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from powerprof.diagnosis.diagnose import diagnose, list_coverage
-from powerprof.diagnosis.evidence import Evidence, Finding, Subscription
+from powerprof.diagnosis.evidence import Evidence, Finding, ProcessStarts, StatementCpu, StatementWindow
+from powerprof.diagnosis.postgres_evidence import PostgresFacts, Subscription
 from powerprof.diagnosis.process_starts import count_roles
 from powerprof.system.server_roles import parse_part
 from tests.unit.diagnosis.examples import evidence, row
 
+_RULES = (
+    *("restarted_worker", "failed_archiving", "frequent_autovacuum", "parallel_workers", "client_reconnect_loop"),
+)
 APPLY = "postgres: logical replication worker for subscription 16391 "
 
 
@@ -24,7 +29,7 @@ def postgres(*titles: str | None, **fields: object) -> Evidence:
 
 
 def findings(here: Evidence) -> list[Finding]:
-    return [finding for finding in diagnose(here) if finding.rule in ("restarted_worker", "failed_archiving")]
+    return [finding for finding in diagnose(here) if finding.rule in _RULES]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +107,6 @@ def test_workers_that_come_and_go_by_design_have_no_finding(titles: list[str | N
 @pytest.mark.parametrize(
     ("titles", "text"),
     [
-        (["postgres: app shop 10.0.0.7(5541) SELECT"] * 40, "Clients connect at least 20 times/s"),
         (["postgres: autovacuum worker shop"] * 3, "Autovacuum starts a worker at least 1.5 times/s."),
         ([None] * 30, "The server starts processes at least 15.0 times/s that end before their titles can be read"),
     ],
@@ -151,7 +155,7 @@ def test_a_login_adds_the_name_the_errors_and_the_pause() -> None:
             window_s=10.0,
             subscriptions_before=subscriptions(100, 'my "sub'),
             subscriptions_after=subscriptions(700, 'my "sub'),
-            variables={"wal_retrieve_retry_interval": "10ms"},
+            variables={"wal_retrieve_retry_interval": "10"},
         )
     )
     assert (
@@ -160,7 +164,7 @@ def test_a_login_adds_the_name_the_errors_and_the_pause() -> None:
     assert fault.evidence == [
         "120 apply workers of it started in 2.0 s",
         "pg_stat_subscription_stats: 600 errors in 10 s",
-        "wal_retrieve_retry_interval is 10ms: the pause between attempts",
+        "wal_retrieve_retry_interval is 10 ms: the pause between attempts",
     ]
     assert any('ALTER SUBSCRIPTION "my ""sub" DISABLE' in line for line in fault.remedy)
 
@@ -197,9 +201,25 @@ def test_titles_of_extensions_are_not_clients() -> None:
 def test_coverage_names_the_watch_and_the_missing_login() -> None:
     blind = list_coverage(postgres())
     assert "the processes that it started in 2.0 s" in blind.examined
-    assert "its subscriptions and their errors (the server refuses this user on its socket)" in blind.not_examined
-    seen = list_coverage(postgres(subscriptions_after=subscriptions(0)))
-    assert "its logical subscriptions (2)" in seen.examined
+    (missing,) = blind.not_examined
+    assert missing.startswith("its settings, sessions, slots, subscriptions and counters (the server refuses this user")
+    assert "LOGIN IN ROLE pg_monitor" in missing
+    facts = PostgresFacts(version=150_018)
+    seen = list_coverage(
+        postgres(
+            subscriptions_after=subscriptions(0),
+            postgres_after=facts,
+            asked=True,
+            variables={"jit": "on"},
+            hidden_connections_count=2,
+            refused=["running vacuums"],
+        )
+    )
+    for part in ("1 setting", "logical subscriptions (2)", "replication slots (0)", "counters of 0 databases"):
+        assert part in seen.examined
+    assert "2 connections of other accounts (needs the role pg_monitor)" in seen.not_visible
+    assert seen.not_examined[0] == "running vacuums (refused)"
+    assert not any("sessions" in part or "vacuum" in part for part in seen.examined)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +266,7 @@ def test_starts_and_errors_have_their_own_windows() -> None:
         ("postgres: autovacuum worker shop", 7, "note"),
         ("postgres: autovacuum worker shop", 8, "fault"),
         ("postgres: app shop 10.0.0.7(5541) idle", 19, None),
-        ("postgres: app shop 10.0.0.7(5541) idle", 20, "note"),
+        ("postgres: app shop 10.0.0.7(5541) idle", 20, "fault"),
         (None, 19, None),
         (None, 20, "note"),
     ],
@@ -255,6 +275,32 @@ def test_each_kind_of_worker_has_its_bounds(title: str | None, count: int, sever
     """In 4 s: 2 autovacuum workers or 5 connections per second, and at least 3 starts."""
     found = findings(postgres(*[title] * count, starts_span_s=4.0, window_s=33.0))
     assert [(one.severity, one.rate_hz) for one in found] == ([] if severity is None else [(severity, count / 4)])
+
+
+@pytest.mark.parametrize(
+    ("count", "ended_percent", "found"), [(20, 9.0, 1), (20, 10.0, 0), (20, None, 0), (19, 1.0, 0), (40, 15.0, 1)]
+)
+def test_parallel_workers_are_a_fault_if_they_do_not_pay(count: int, ended_percent: float | None, found: int) -> None:
+    """5 or more per second, with less than 20 ms of CPU time each."""
+    titles = ["postgres: parallel worker for PID 4711"] * count
+    here = postgres(*titles, starts_span_s=4.0, window_s=33.0, ended_cpu_percent=ended_percent)
+    rules = [finding.rule for finding in findings(here) if finding.severity == "fault"]
+    assert rules == ["parallel_workers"] * found
+
+
+def test_clients_that_connect_are_named_and_a_pool_is_not() -> None:
+    starts = [ProcessStarts(role="backend of", count=40, account="app@10.0.0.7", lasting_count=30)]
+    (fault,) = findings(postgres(starts=starts))
+    assert fault.text.startswith("app@10.0.0.7 connects at least 5.0 times/s")
+    assert fault.evidence == ["40 processes of clients started in 2.0 s, 30 of them stayed"]
+    grown = [ProcessStarts(role="backend of", count=40, account="app@10.0.0.7", lasting_count=31)]
+    assert findings(postgres(starts=grown)) == []
+    use = StatementCpu(text="SELECT md5(x)", percent=30.0, calls_hz=5.0)
+    window = StatementWindow(window_s=2.0, method="probes", percent=50.0, connecting_percent=9.0, statements=[use])
+    (note,) = findings(postgres(starts=starts, statement_window=window))
+    assert (note.severity, note.percent) == ("note", None)
+    (fault,) = findings(postgres(starts=starts, statement_window=replace(window, statements=[])))
+    assert (fault.severity, fault.percent) == ("fault", 9.0)
 
 
 def test_roles_with_an_account_or_database_are_one_kind() -> None:

@@ -42,12 +42,11 @@ def test_the_watch_counts_drawn_processes(monkeypatch: pytest.MonkeyPatch, seed:
 
 
 @pytest.mark.parametrize("kind", rules_processes._KINDS, ids=lambda kind: kind.pattern[:20] or "other")
-def test_a_kind_of_worker_is_a_fault_from_its_rate_on(kind: rules_processes._WorkerKind) -> None:
-    rates = (0.01, 0.1, 1.0, 10.0, 1000.0)
-    severities = [rules_processes._report_kind(kind, "role", rate_hz, "seen").severity for rate_hz in rates]
-    assert severities == ["fault" if rate_hz >= kind.fault_hz else "note" for rate_hz in rates]
-    assert kind.is_normal or kind.text
-    assert 0 <= kind.least_hz <= max(kind.least_hz, kind.fault_hz)
+def test_a_kind_of_worker_is_a_fault_with_a_text_or_normal(kind: rules_processes._WorkerKind) -> None:
+    found = rules_processes._report_kind(kind, "some role", 7.0, "seen")
+    assert (found.severity, found.rule, found.rate_hz) == ("fault", kind.rule, 7.0)
+    assert kind.is_normal != ("at least 7.0 times/s" in found.text)
+    assert kind.is_normal != bool(found.remedy)
 
 
 def _window(draw: random.Random) -> StatementWindow:
