@@ -118,7 +118,7 @@ class PostgresFacts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         version: The number of its release, such as 150018.
         wal_bytes: The end of its WAL; None on a standby.
-        counters: Counters of checkpoints and of the archiver.
+        counters: Counters of checkpoints and of the archiver, and the bytes of WAL (from PostgreSQL 14).
         senders_count: Its walsenders.
         failed_s: Seconds since the archiver last failed; None if it never did.
         archived_s: Seconds since it last archived a file.

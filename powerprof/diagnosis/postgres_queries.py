@@ -37,6 +37,7 @@ _SERVER = (
     " pg_catalog.pg_backend_pid(), pg_catalog.date_part('epoch', pg_catalog.clock_timestamp())"
 )
 _WAL = "SELECT pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_lsn(), '0/0')"
+_WRITTEN = "SELECT w.wal_bytes FROM pg_catalog.pg_stat_wal w"
 # Release 17 moved the counters of checkpoints.
 _CHECKPOINTS = {
     17: "SELECT c.num_timed, c.num_requested FROM pg_catalog.pg_stat_checkpointer c",
@@ -92,7 +93,9 @@ def read_facts(connection: Sql, refused: dict[str, str]) -> PostgresFacts:
     timed, requested = _first(reader.fetch("checkpoints", _choose(_CHECKPOINTS, version), 2), 2)
     archived, failed, failed_at, archived_at = _first(reader.fetch("the archiver", _ARCHIVER, 4), 4)
     spilled = {str(name): sql.parse_count(count) for name, count in reader.fetch_since(14, "decoding", _SPILLS, 2)}
-    counters = {"timed": timed, "requested": requested, "archived": archived, "failed": failed}
+    # Without the unused ends of files that are closed early.
+    written = _first_count(reader.fetch_since(14, "written WAL", _WRITTEN, 1))
+    counters = {"timed": timed, "requested": requested, "archived": archived, "failed": failed, "written": written}
     sessions = reader.fetch("the sessions", _SESSIONS, 12)
     others = [row for row in sessions if sql.parse_count(row[0]) != sql.parse_count(own_pid)]
     return PostgresFacts(

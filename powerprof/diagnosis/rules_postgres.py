@@ -35,6 +35,8 @@ def compute_wal_hz(evidence: Evidence) -> float | None:
     before, after = evidence.postgres_before, evidence.postgres_after
     if before is None or after is None or before.wal_bytes is None or after.wal_bytes is None or evidence.window_s <= 0:
         return None
+    if "written" in before.counters:
+        return evidence.count_postgres("written") / evidence.window_s
     return max(0, after.wal_bytes - before.wal_bytes) / evidence.window_s
 
 

@@ -93,6 +93,12 @@ def test_a_short_interval_is_a_fault_while_its_process_works(name: str, short: s
     assert finding.remedy[0].startswith(f"ALTER SYSTEM SET {name} TO '")
     assert look(usual, at_work, worker) == []
     assert look(short, {"wal_bytes": 7999}, []) == []
+    counted = {"wal_bytes": 16 << 20, "counters": {"written": 7999}}  # The end of a closed file is not written.
+    settings = {"archive_mode": "on", name: short}
+    assert (
+        find(postgres({"wal_bytes": 0, "counters": {"written": 0}}, counted, variables=settings), "short_interval")
+        == []
+    )
     # A trace counts the wake-ups of the writers themselves.
     assert len(look(short, at_work, worker, traced_s=8.0)) == int("delay" not in name)
 
