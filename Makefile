@@ -96,7 +96,7 @@ check: setup-demo ## run ruff, mypy and the unit tests (five minutes), without r
 	@$(MAKE) --silent --no-print-directory $(TESTED)
 	@# mypy uses one CPU: side by side, both CPUs of a small host are busy to the end.
 	@$(MAKE) --silent --no-print-directory lint & lint=$$!; status=0; \
-	$(IN_MEMORY) $(PARALLEL) 2 -m "not (nightly or root)" --quiet -o tmp_path_retention_policy=failed $(UNIT) || status=1; \
+	$(IN_MEMORY) $(PARALLEL) 2 -m "not (nightly or root or simulation)" --quiet -o tmp_path_retention_policy=failed $(UNIT) || status=1; \
 	wait $$lint || { echo "make lint failed: its messages are above" >&2; status=1; }; exit $$status
 
 test: setup ## run all tests except the long ones; the tests that trace need root and BPF

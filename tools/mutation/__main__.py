@@ -158,7 +158,18 @@ def _become_pytest(checkout: Path, words: Sequence[str], report: Path) -> NoRetu
 
     stop = [] if "MUTATION_MAP" in os.environ else ["-x"]
     code = pytest.main(
-        [*stop, "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not nightly", "--tb=no", *words]
+        [
+            *stop,
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:xdist",
+            "-m",
+            "not (nightly or simulation)",
+            "--tb=no",
+            *words,
+        ]
     )
     sys.stdout.flush()
     os._exit(int(code))

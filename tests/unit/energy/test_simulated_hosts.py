@@ -27,7 +27,9 @@ def _break_channels(hosts: list[Host]) -> list[Host]:
     ]
 
 
-@pytest.mark.parametrize("is_broken", [False, True], ids=["whole", "broken"])
+@pytest.mark.parametrize(
+    "is_broken", [pytest.param(False, id="whole"), pytest.param(True, id="broken", marks=pytest.mark.simulation)]
+)
 @pytest.mark.parametrize("family", list_families())
 def test_no_total_of_a_family_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, is_broken: bool

@@ -23,6 +23,7 @@ def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intervals, "RESAMPLES", 199)
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize(
     ("name", "count", "at_least"),
     [
@@ -48,6 +49,7 @@ def without_bootstrap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intervals, "_bca", lambda values, seed: None)
 
 
+@pytest.mark.simulation
 @pytest.mark.usefixtures("without_bootstrap")
 @pytest.mark.parametrize(("kind", "count"), [(kind, (3, 6)[number % 2]) for number, kind in enumerate(SHARED)])
 def test_equal_conditions_have_few_false_verdicts(kind: str, count: int) -> None:
@@ -55,6 +57,7 @@ def test_equal_conditions_have_few_false_verdicts(kind: str, count: int) -> None
     assert false_words(kind, count, 40) <= 0.025 + 0.05
 
 
+@pytest.mark.simulation
 @pytest.mark.usefixtures("without_bootstrap")
 @pytest.mark.parametrize(
     ("kind", "most", "count"), [("sides AR(0.5)", 0.08, 10), ("sides AR(0.8)", 0.12, 4), ("sides AR(0.9)", 0.16, 10)]
@@ -64,6 +67,7 @@ def test_the_correlation_of_a_report_widens_its_rows(kind: str, most: float, cou
     assert false_words(kind, count, 80) <= most
 
 
+@pytest.mark.simulation
 @pytest.mark.usefixtures("without_bootstrap")
 @pytest.mark.parametrize(("kind", "count"), [("runs, level 1", 20), ("runs, level 2", 3), ("sides AR(0.8)", 20)])
 def test_a_run_is_one_sample_of_its_level(kind: str, count: int) -> None:
@@ -71,6 +75,7 @@ def test_a_run_is_one_sample_of_its_level(kind: str, count: int) -> None:
     assert false_words(kind, count, 40, paired=False) <= 0.025 + 0.05
 
 
+@pytest.mark.simulation
 @pytest.mark.usefixtures("without_bootstrap")
 @pytest.mark.parametrize(
     ("kind", "effect", "headline"),
@@ -83,6 +88,7 @@ def test_more_pairs_never_lose_an_effect(kind: str, effect: float, headline: boo
     assert shares[-1] == 1.0
 
 
+@pytest.mark.simulation
 @pytest.mark.usefixtures("without_bootstrap")
 @pytest.mark.parametrize(("kind", "count"), [(kind, (3, 4, 6)[number % 3]) for number, kind in enumerate(COLUMNS)])
 def test_the_interval_of_a_column_holds_its_mean(kind: str, count: int) -> None:
@@ -90,6 +96,7 @@ def test_the_interval_of_a_column_holds_its_mean(kind: str, count: int) -> None:
     assert report_coverage(kind, COLUMNS[kind], count, 40) >= (0.84 if kind == "host AR(0.9)" else 0.90)
 
 
+@pytest.mark.simulation
 @pytest.mark.usefixtures("without_bootstrap")
 @pytest.mark.parametrize("kind", KINDS)
 def test_equal_functions_have_no_false_verdicts(kind: str) -> None:
@@ -98,6 +105,7 @@ def test_equal_functions_have_no_false_verdicts(kind: str) -> None:
     assert [judge_tables(kind, pairs, count).false for pairs, count in tables.items()] == [0.0, 0.0]
 
 
+@pytest.mark.simulation
 @pytest.mark.usefixtures("without_bootstrap")
 def test_ten_pairs_find_a_function_of_three_times_the_time() -> None:
     assert judge_tables("Poisson", 10, 3, effect=3.0).found == 1.0
@@ -134,6 +142,7 @@ def test_rows_with_a_strong_correlation_widen_all_rows() -> None:
     assert pool_noise(rows).serial(30)[0] > 2 * alone  # type: ignore[arg-type]
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize(("count", "most"), [(4, 0.1), (6, 0.25), (10, 0.2), (20, 0.06)])
 def test_a_report_of_half_correlated_rows_has_few_false_words(count: int, most: float) -> None:
     """Half of the rows have AR(0.9). Judged by its own correlation, a row of ten pairs was false in 48 % of reports."""
