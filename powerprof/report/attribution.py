@@ -36,7 +36,7 @@ from powerprof.report.html.timeline import draw_timeline
 from powerprof.report.layouts import named_rows
 from powerprof.report.notes import word_notes
 from powerprof.report.phases import split_table
-from powerprof.report.stacks import attribution_stacks, frames_of
+from powerprof.report.stacks import attribution_stacks
 from powerprof.report.suggestions import suggest_remedies
 from powerprof.report.table import ALL, HTML, Line, Places, Table
 from powerprof.report.wakeup_groups import group_by, group_wakings_by, groups_table
@@ -50,6 +50,7 @@ from powerprof.report.wakeups import (
     group_wakings,
     hidden_rows_text,
     main_place,
+    wakeup_lines,
     wakeups_table,
 )
 from powerprof.system.next_steps import command_line
@@ -318,34 +319,9 @@ def _make_tiles(record: Attribution) -> list[Tile]:
     return [*tiles, Tile("Idle exits with a cause", named, left)]
 
 
-def _identify(row: Wakeup | Waking) -> Line:
-    """Return the thread, its detail, its waker and its stack."""
-    waker = (row.waker.pid, row.waker.comm) if row.waker else (None, None)
-    stack = " < ".join(reversed(frames_of(row)[1:]))
-    return [row.thread.pid, row.thread.tid, row.thread.label, row.detail, *waker, stack]
-
-
-_CSV_HEAD = (
-    *("mechanism", "origin", "count", "rate_hz", "wakings_count", "wakings_hz", "period_ms", "c0_ms"),
-    *("pid", "tid", "thread", "detail", "waker_pid", "waker", "stack"),
-)
-
-
 def _list_rows(record: Attribution) -> Iterator[Line]:
-    """Yield one line per thread, stack, origin and mechanism, then those of deep idle.
-
-    Lines without idle exits follow: on a busy host there are no others.
-    """
-    # A window that was traced completely has no intervals.
-    is_sliced = record.slicing is not None
-    yield (*_CSV_HEAD, *(("rate_low_hz", "rate_high_hz") if is_sliced else ()))
-    for row in record.wakeups:
-        counts = (row.count, row.rate_hz, row.wakings_count, None, row.period_ms, row.c0_ms)
-        ends = (row.rate_low_hz, row.rate_high_hz) if is_sliced else ()
-        yield [row.mechanism, row.origin, *counts, *_identify(row), *ends]
-    for waking in record.wakings_without_exit:
-        of_wakings = (waking.wakings_count, waking.wakings_hz, None, waking.own_ms)
-        yield [None, waking.origin, None, None, *of_wakings, *_identify(waking), *((None, None) if is_sliced else ())]
+    """Yield the lines of the wake-ups, then those of deep idle."""
+    yield from wakeup_lines(record)
     if record.deep is not None:
         yield []
         yield from deep_idle.csv_lines(record.deep)

@@ -45,7 +45,7 @@ from powerprof.report.metrics import DISK_SERVICE, comparison_table, functions_t
 from powerprof.report.phase_parts import cost_of
 from powerprof.report.run import COST, kind_words
 from powerprof.report.table import ALL, HTML, Form, Line, Places, Table, exact_cells, split_rows
-from powerprof.report.topology import list_servers
+from powerprof.report.topology import list_servers, list_traced, traced_lines
 
 
 def document(record: Comparison, view: View) -> Document:
@@ -253,7 +253,7 @@ def _list_tiles(record: Comparison) -> list[Tile]:
 
 
 def _list_rows(record: Comparison) -> Iterator[Line]:
-    """Yield one line per metric, with the values of each pair."""
+    """Yield one line per metric with the values of each pair, then the wake-ups of the traced windows."""
     pairs = max((len(side.values) for metric in record.metrics for side in (metric.a, metric.b)), default=0)
     yield [
         *("metric", "unit", "kind", "a", "b", "a_mean", "a_low", "a_high", "b_mean", "b_low", "b_high"),
@@ -273,3 +273,5 @@ def _list_rows(record: Comparison) -> Iterator[Line]:
             *((None,) * 3 if typical is None else (typical.b_over_a, *(typical.ci95 or (None, None)))),
             *(value for side in (metric.a, metric.b) for value in [*side.values, *[None] * (pairs - len(side.values))]),
         ]
+    for name, window in list_traced(record):
+        yield from traced_lines(name, window)

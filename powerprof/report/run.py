@@ -21,7 +21,7 @@ from powerprof.report.metrics import load_system_table, load_table
 from powerprof.report.phase_parts import SETUP, cost_of, list_details, list_rows, phase_bars
 from powerprof.report.phases import phases_table, shown_phases
 from powerprof.report.table import ALL, Line, Places
-from powerprof.report.topology import topology_of, traced_section
+from powerprof.report.topology import topology_of, traced_lines, traced_section
 
 
 def document(run: LoadRun, view: View) -> Document:
@@ -55,9 +55,11 @@ def _list_parts(run: LoadRun) -> Iterator[Part]:
 
 
 def _list_rows(run: LoadRun) -> Iterator[Line]:
-    """Yield the figures of the load, then those of its phases."""
+    """Yield the figures of the load and of its phases, then the wake-ups of its traced window."""
     places = Places(run)
     yield from list_rows(run, load_table(run, places), load_system_table(run, places))
+    if run.traced is not None:
+        yield from traced_lines(run.condition.name, run.traced)
 
 
 def _answer(run: LoadRun) -> str:

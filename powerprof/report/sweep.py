@@ -6,12 +6,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 
 import msgspec
 
 from powerprof.experiment.claims import ENERGY, metric_named
 from powerprof.experiment.paces import EXITS, WAKINGS
-from powerprof.experiment.sweep_functions import mean_shares
+from powerprof.experiment.sweep_functions import SampledFunction, mean_shares
 from powerprof.experiment.sweep_record import Point, Sweep, similar_points
 from powerprof.model import text
 from powerprof.model.records import RunMetric
@@ -23,7 +24,19 @@ from powerprof.report.html.sweep import draw_charts, draw_tradeoff
 from powerprof.report.labels import format_significant
 from powerprof.report.layouts import align_rows, block_rows
 from powerprof.report.metrics import name_point, paces_table, sweep_table
-from powerprof.report.table import ALL, HTML, Column, Figure, Line, Places, Table, TableRow, Words, column_lines
+from powerprof.report.table import (
+    ALL,
+    HTML,
+    Column,
+    Figure,
+    Line,
+    Places,
+    Table,
+    TableRow,
+    Words,
+    column_lines,
+    field_lines,
+)
 from powerprof.system.next_steps import command_line
 
 _MOST_FUNCTIONS = 12
@@ -295,7 +308,7 @@ def _short(value: float | None) -> str:
 
 
 def _list_rows(record: Sweep) -> Iterator[Line]:
-    """Yield one line per metric of each point."""
+    """Yield one line per metric of each point, then one per function of each sampled window."""
     yield [record.parameter, "metric", "unit", "kind", "mean", "low", "high", "error"]
     table = sweep_table(record, Places(record))
     for number, point in enumerate(record.points):
@@ -303,3 +316,11 @@ def _list_rows(record: Sweep) -> Iterator[Line]:
         if point.error is not None:
             yield [value, *[None] * 6, point.error]
         yield from ([value, *line] for line in column_lines(table, str(number)) if line[3] is not None)
+    if any(point.on_cpu for point in record.points):
+        yield []
+        yield [record.parameter, "server", "window", *SampledFunction.__struct_fields__]
+    for point in record.points:
+        for number, window in enumerate(point.on_cpu, 1):
+            rows = field_lines(window.functions, SampledFunction.__struct_fields__)
+            place = f"{number} of {len(point.on_cpu)}"
+            yield from ([str(point.value), point.server, place, *row] for row in islice(rows, 1, None))

@@ -9,7 +9,8 @@ from powerprof.experiment.records import Block, Comparison, StormShare, TraceSum
 from powerprof.experiment.traced import RAGED_PERCENT, count_by_thread, replication_percent, top_stack
 from powerprof.model import text
 from powerprof.report.document import Part, Section, Sentence, Shown
-from powerprof.report.table import ALL, Cell, Column, Path, Table, TableRow, Words, word_columns
+from powerprof.report.table import ALL, Cell, Column, CsvCell, Line, Path, Table, TableRow, Words, word_columns
+from powerprof.report.wakeups import wakeup_lines
 
 _MAX_THREADS = 8
 _MAX_STACKS = 3
@@ -28,8 +29,13 @@ def list_servers(comparison: Comparison) -> Iterator[Section]:
                 f"Replication threads account for {share:.0f} % of the additional idle exits of {comparison.b.name}."
             )
     yield Section("Servers", [Sentence(sentence) for sentence in sentences], "servers")
-    for window in comparison.traced:
-        yield traced_section(window, comparison.a.name if window.arm == "a" else comparison.b.name)
+    for name, window in list_traced(comparison):
+        yield traced_section(window, name)
+
+
+def list_traced(comparison: Comparison) -> list[tuple[str, TraceSummary]]:
+    """Return the traced windows, each with the name of its condition."""
+    return [((comparison.a if window.arm == "a" else comparison.b).name, window) for window in comparison.traced]
 
 
 def topology_of(name: str, blocks: Sequence[Block]) -> list[str]:
@@ -82,6 +88,16 @@ def traced_section(window: TraceSummary, name: str) -> Section:
     table = Table(columns, rows, f"threads of {name} by idle exits")
     shown = Shown(table, _thread_lines, names=False)
     return Section(f"{name}, traced for {record.window_s:.1f} s: {rate}", [*parts, shown], headed=ALL)
+
+
+def traced_lines(name: str, window: TraceSummary) -> Iterator[Line]:
+    """Yield an empty line, a head of CSV, and the wake-ups of a traced window with their condition and server."""
+    head, *lines = wakeup_lines(window.attribution)
+    servers: dict[CsvCell, str] = {pid: server for server, pid in window.members.items()}
+    yield []
+    yield ["condition", "server", *head]
+    place = list(head).index("pid")
+    yield from ([name, servers.get(line[place]), *line] for line in lines)
 
 
 def _thread_lines(table: Table, width: int) -> list[str]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
@@ -14,7 +14,19 @@ from powerprof.model.attribution import Attribution, Slicing, StackFrame, Target
 from powerprof.report import balance
 from powerprof.report.document import NOT_TERMINAL, TERMINAL
 from powerprof.report.notes import describe_blindness
-from powerprof.report.table import Cell, Column, Path, Places, Table, TableRow, Words, figure_columns, word_columns
+from powerprof.report.stacks import frames_of
+from powerprof.report.table import (
+    Cell,
+    Column,
+    Line,
+    Path,
+    Places,
+    Table,
+    TableRow,
+    Words,
+    figure_columns,
+    word_columns,
+)
 
 _BLAMED_ORIGINS = {
     "own_timer": "its own timer",
@@ -390,3 +402,33 @@ def busy_wakings_table(record: Attribution, places: Places, limit: int) -> Table
         rows.append(TableRow(cells))
     columns = [*figure_columns(rate="/s"), Column("count", "wakings", forms=NOT_TERMINAL), *_PLACE_COLUMNS]
     return Table(columns, rows, "wakings of a running CPU", _RAN_ANYWAY)
+
+
+_LINE_HEAD = (
+    *("mechanism", "origin", "count", "rate_hz", "wakings_count", "wakings_hz", "period_ms", "c0_ms"),
+    *("pid", "tid", "thread", "detail", "waker_pid", "waker", "stack"),
+)
+
+
+def wakeup_lines(record: Attribution) -> Iterator[Line]:
+    """Yield the head of CSV, then one line per thread, stack, origin and mechanism.
+
+    Lines without idle exits follow: on a busy host there are no others.
+    """
+    # A window that was traced completely has no intervals.
+    is_sliced = record.slicing is not None
+    yield (*_LINE_HEAD, *(("rate_low_hz", "rate_high_hz") if is_sliced else ()))
+    for row in record.wakeups:
+        counts = (row.count, row.rate_hz, row.wakings_count, None, row.period_ms, row.c0_ms)
+        ends = (row.rate_low_hz, row.rate_high_hz) if is_sliced else ()
+        yield [row.mechanism, row.origin, *counts, *_identify(row), *ends]
+    for waking in record.wakings_without_exit:
+        of_wakings = (waking.wakings_count, waking.wakings_hz, None, waking.own_ms)
+        yield [None, waking.origin, None, None, *of_wakings, *_identify(waking), *((None, None) if is_sliced else ())]
+
+
+def _identify(row: Wakeup | Waking) -> Line:
+    """Return the thread, its detail, its waker and its stack."""
+    waker = (row.waker.pid, row.waker.comm) if row.waker else (None, None)
+    stack = " < ".join(reversed(frames_of(row)[1:]))
+    return [row.thread.pid, row.thread.tid, row.thread.label, row.detail, *waker, stack]

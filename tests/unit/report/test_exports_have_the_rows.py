@@ -33,10 +33,6 @@ _LEFT_OUT: dict[tuple[str, str], set[str]] = {
     ("queries", "csv"): {"user", "host"},
     ("queries", "md"): {"user", "host", "id", "schema_name"},
     ("study", "md"): {"metric"},
-    # Sums of the threads and functions of a traced or sampled load, whose rows are in the JSON.
-    ("run", "csv"): {"server_name", "process", "function", "comm", "address", "module", "detail"},
-    ("comparison", "csv"): {"server_name", "process", "function", "comm", "address", "module", "detail"},
-    ("sweep", "csv"): {"function", "module"},
 }
 CASES = [(name, seed) for name in KIND_LOADERS for seed in range(_SEEDS)]
 
