@@ -39,6 +39,7 @@ _CALLS = (
     " JOIN performance_schema.threads t ON t.THREAD_ID = s.THREAD_ID"
     f" WHERE s.EVENT_NAME = 'statement/sql/call_procedure' AND s.END_EVENT_ID IS NULL LIMIT {_MAX_ROWS}"
 )
+_EXECUTED_CALLS = "SHOW GLOBAL STATUS LIKE 'Com_call_procedure'"
 _DIGESTS = (
     "SELECT SCHEMA_NAME, DIGEST_TEXT, COUNT_STAR, SUM_ROWS_EXAMINED, SUM_ROWS_SENT, SUM_ROWS_AFFECTED,"
     " SUM_CREATED_TMP_TABLES, SUM_CREATED_TMP_DISK_TABLES, SUM_SELECT_SCAN, SUM_ERRORS "
@@ -57,7 +58,8 @@ _STATEMENTS = "SHOW GLOBAL STATUS LIKE 'Questions'"
 def list_own_statements() -> tuple[str, ...]:
     """Return the statements of `read_report` as a server shows them."""
     threads = (_THREADS.format(info=info) for info in (_INFO, "NULL"))
-    return (*threads, _PROCESSES, f"{_DIGESTS} LIMIT {_MAX_ROWS}", _PREPARED, _CALLS, _STATEMENTS, sql.THREADS_QUERY)
+    digests = f"{_DIGESTS} LIMIT {_MAX_ROWS}"
+    return (*threads, _PROCESSES, digests, _PREPARED, _CALLS, _EXECUTED_CALLS, _STATEMENTS, sql.THREADS_QUERY)
 
 
 DIGEST_COUNTERS = ("calls", "examined", "sent", "affected", "tmp", "tmp_disk", "scans", "errors")
@@ -83,6 +85,7 @@ class ServerReport(msgspec.Struct, frozen=True):
         connections: The server's numbers of connections.
         statistics: PostgreSQL's counters of pg_stat_statements.
         accounts: Users and hosts of clients.
+        may_hide_calls: Whether the server executed a CALL, so that a running statement can belong to one.
         lost_digests_count: Calls that performance_schema had no room for: it counts them in one row without a text.
         statements_count: The server's own count of clients' statements since its start, read at `counted_at_s`
             (monotonic clock); None if it is unknown.
@@ -98,6 +101,7 @@ class ServerReport(msgspec.Struct, frozen=True):
     connections: Mapping[int, int] = msgspec.field(default_factory=dict)
     statistics: Statistics = msgspec.field(default_factory=dict)
     accounts: Mapping[int, Account] = msgspec.field(default_factory=dict)
+    may_hide_calls: bool = False
     lost_digests_count: int = 0
     statements_count: int | None = None
     counted_at_s: float = 0.0
@@ -130,7 +134,9 @@ def read_report(connection: Sql, *, running: bool) -> ServerReport:
             if number:
                 _note_account(accounts, number, *account, has_port=True)
                 _note_work(schemas, running_texts, number, schema, info if command == "Query" and running else None)
+    may_hide_calls = False
     if running and running_texts:
+        may_hide_calls = any(sql.parse_count(count) for _, count in _fetch_allowed(connection, _EXECUTED_CALLS, 2))
         for tid, call in _fetch_allowed(connection, _CALLS, 2):
             if (number := sql.parse_count(tid)) in running_texts and call:
                 running_texts[number] = _text(call)
@@ -146,6 +152,7 @@ def read_report(connection: Sql, *, running: bool) -> ServerReport:
         bool(digests),
         connections,
         accounts=accounts,
+        may_hide_calls=may_hide_calls,
         lost_digests_count=lost_count,
         statements_count=counts[0] if counts else None,
         counted_at_s=time.monotonic(),
@@ -174,6 +181,7 @@ def merge_reports(before: ServerReport, after: ServerReport) -> ServerReport:
         threads={**before.threads, **after.threads},
         schemas={**before.schemas, **after.schemas},
         running=before.running,
+        may_hide_calls=before.may_hide_calls,
         prepared={where: text for where, text in {**before.prepared, **after.prepared}.items() if where[0] in same},
         digests=moved,
         has_digests=before.has_digests or after.has_digests,

@@ -39,6 +39,8 @@ def _note_trace(
     notes = []
     if any(is_call(statement.text) for statement in statements):
         notes.append(Note("within_call"))
+    if known.may_hide_calls and (count := sum(map(_can_be_within_call, statements))):
+        notes.append(Note("call_unknown", {"count": count}))
     if any(statement.text == UNKNOWN_PREPARED for statement in statements):
         notes.append(Note("prepared_before"))
     notes += note_reading(known, server, trace)
@@ -58,6 +60,16 @@ def describe_slices(slices: StatementSlices, window_s: float) -> StatementSlicin
         calls_by="server" if slices.is_counted_by_server else "time" if slices.whole_ns is None else "cpu",
         unseen_below_hz=bound_of_unseen(slices.traced_s),
     )
+
+
+def _can_be_within_call(statement: Statement) -> bool:
+    """Return whether all calls of a statement last through the window: then its text can be that of a procedure.
+
+    Until the procedure ends, its CALL is known only from performance_schema.
+    """
+    calls = statement.calls_count or 0
+    is_longer = calls == statement.began_before_count == statement.unfinished_count > 0
+    return is_longer and not is_call(statement.text)
 
 
 _RECENT_S, _TRIAL_S = 0.5, 0.5

@@ -73,6 +73,9 @@ WORDS: dict[str, str] = {
     "stacks_not_copied": "too many call paths: {count} {count:stack was|stacks were} not copied",
     "wakeups_of_traced_window": "this host counts wake-ups only while tracing: the figures are from the traced window",
     "within_call": "statements in a stored procedure are part of its CALL and not listed separately",
+    "call_unknown": "{count} {count:statement|statements} may belong to a CALL: until it ends, the server prints the "
+    "present statement of its procedure; a longer window shows the CALL (--duration), and so does the consumer "
+    "events_statements_current of performance_schema",
     "prepared_before": "statements prepared before the window, or with unknown numbers, have no text. Their text is "
     "available with performance_schema=ON, or after the clients reconnect",
     "calls_partial": "{count} {count:statement has|statements have} no call that began and ended within the window: "

@@ -62,6 +62,15 @@ def test_a_report_has_the_work_and_client_of_each_thread() -> None:
     assert _report(False, threads=_THREADS).running == {}
 
 
+@pytest.mark.parametrize(("count", "hides"), [("3", True), ("0", False), (None, False)])
+def test_a_running_statement_can_belong_to_a_call_if_the_server_executed_one(count: str | None, hides: bool) -> None:
+    counters = [{"Variable_name": "Com_call_procedure", "Value": count}]
+    shown = {"Com_call_procedure": counters, "performance_schema.threads WHERE": _THREADS}
+    reports = [server_report.read_report(Answers(shown), running=running) for running in (True, False)]
+    assert [report.may_hide_calls for report in reports] == [hides, False]
+    assert server_report.merge_reports(*reports).may_hide_calls is hides
+
+
 @pytest.mark.parametrize(
     ("host", "place"),
     [("db.example:5541", "db.example"), ("db.example", "db.example"), ("fe80::7", "fe80::7"), ("", None), (None, None)],

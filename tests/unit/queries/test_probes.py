@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from powerprof.database.server_report import ServerReport
 from powerprof.model.records import Note, ended_by_signal
+from powerprof.model.statements import normalise
 from powerprof.queries import session
 from powerprof.queries.pricing import MeasuredStatements
-from powerprof.queries.probes import Probes, ProbeTrial
+from powerprof.queries.probes import Probes, ProbeTrial, _note_trace
+from powerprof.queries.records import Statement
 from powerprof.queries.session import QueriesRequest
 from powerprof.queries.target import TracedServer
 from powerprof.queries.windows import TracedWindow
@@ -170,3 +173,20 @@ def test_without_a_bound_everything_is_traced(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(session, "Probes", Probing)
     session._trace(QueriesRequest(pid="10"), SERVER, None, lambda _: None)  # type: ignore[arg-type]
     assert bounds == [None]
+
+
+@pytest.mark.parametrize(
+    ("text", "calls", "began", "unfinished", "count"),
+    [("SELECT ?", 2, 2, 2, 1), ("CALL p(?)", 2, 2, 2, 0), ("SELECT ?", 3, 2, 2, 0), ("SELECT ?", 0, 0, 0, 0)],
+)
+def test_a_statement_longer_than_the_window_can_belong_to_a_call(
+    text: str, calls: int, began: int, unfinished: int, count: int
+) -> None:
+    row = Statement(
+        text=normalise(text), c0_s=1.0, calls_count=calls, began_before_count=began, unfinished_count=unfinished
+    )
+    server = TracedServer(10, "mysqld (10)", None, None)
+    for hides in (True, False):
+        notes = _note_trace(trace(), ServerReport(may_hide_calls=hides), server, [row])
+        named = [note.values["count"] for note in notes if note.name == "call_unknown"]
+        assert named == ([count] if count and hides else [])
