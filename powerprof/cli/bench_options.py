@@ -25,7 +25,7 @@ def _check_program(text: str) -> Path:
     from powerprof.database.builds import check_program
 
     try:
-        check_program(Path(text))
+        check_program(Path(text), "mariadbd, mysqld or postgres")
     except PowerprofError as error:
         raise PowerprofError(f"--server-binary: {error.message}", error.hint) from error
     return Path(text)

@@ -12,7 +12,15 @@ from itertools import pairwise, product
 
 from powerprof.cli.commands import COMMANDS, module_name
 from powerprof.cli.parameters import Parameter, ParserError, walk_parameters
-from powerprof.cli.synonyms import ACTIONS_MEANT, COMMANDS_MEANT, MEANT_VALUES, OPTIONS_MEANT, PREFIXES, SIMILAR_PURPOSE
+from powerprof.cli.synonyms import (
+    ACTIONS_MEANT,
+    COMMANDS_MEANT,
+    FILLERS,
+    MEANT_VALUES,
+    OPTIONS_MEANT,
+    PREFIXES,
+    SIMILAR_PURPOSE,
+)
 from powerprof.model.text import join_words, parse_time
 from powerprof.system.errors import (
     MissingArgumentError,
@@ -172,7 +180,9 @@ def _for_option(error: ParserError, arguments: list[str]) -> Iterator[Proposal]:
     owners = _commands_with(typed)
     has_value = not equals[0] and any(not parameter.is_flag for parameter in owners.values())
     of = f"{typed} is an option of {join_words(list(owners)) if len(owners) <= _MOST_OWNERS else 'other commands'}; "
-    for rest in (after[has_value:], after, after[1:]):
+    # A number is the value of the unknown option, and no argument.
+    is_number = not equals[0] and bool(after) and after[0][:1].isdigit()
+    for rest in (after[has_value or is_number :], after, after[1:]):
         yield f"{of if owners else ''}{_LEAVE_OUT}it out: ", [*before, *rest]
 
 
@@ -213,6 +223,9 @@ def _for_argument(error: ParserError, arguments: list[str]) -> Iterator[Proposal
     action = ACTIONS_MEANT.get((error.command, arguments[at - 1] if at else ""))
     if action:
         yield f"did you mean {action}? ", [*arguments[: at - 1], action]
+    filler = arguments[at - 1] if at else ""
+    if filler in FILLERS:
+        yield f"{_LEAVE_OUT}{filler} out: ", [*arguments[: at - 1], *arguments[at:]]
     if not _is_meant_server(error, flags):
         yield f"{_LEAVE_OUT}{'them' if several else 'it'} out: ", without
 
@@ -254,6 +267,8 @@ def _is_server_name(word: str) -> bool:
 
 def _guess_options(word: str, arguments: Sequence[str]) -> Iterator[str]:
     """Yield the options whose value a lone word can be."""
+    from powerprof.energy.request import AUTO
+
     is_number, is_path = word[:1].isdigit(), "." in word or "/" in word
     has_target = bool({"--pid", "--system", "--cgroup"} & set(arguments))
     if not has_target and _names_process(word):
@@ -261,6 +276,8 @@ def _guess_options(word: str, arguments: Sequence[str]) -> Iterator[str]:
     if is_number:
         yield from ("--keep",) if "prune" in arguments else ()
         yield from ("--clients", "--duration", "--interval") if word.isdigit() else ("--duration", "--interval")
+    if word in AUTO:
+        yield "--meter"
     if is_path:
         yield from ("--output",) if "--calibrate" in arguments else ("--from", "-o")
 

@@ -31,7 +31,7 @@ COMMANDS_MEANT = {
 OPTIONS_MEANT = {
     **dict.fromkeys(("-d", "-t", "--time", "--seconds", "--timeout", "--length", "--window", "--sleep"), "--duration"),
     **dict.fromkeys(("-i", "-I", "-s", "--delay", "--every", "--period", "--refresh"), "--interval"),
-    **dict.fromkeys(("-n", "-r", "--iterations", "--num", "--runs", "--times", "--rounds"), "--repeat"),
+    **dict.fromkeys(("-n", "-r", "--iterations", "--num", "--runs", "--times", "--rounds", "--repeats"), "--repeat"),
     **dict.fromkeys(("-F", "--freq", "--hz"), "--frequency"),
     **dict.fromkeys(("-a", "--all-cpus", "--system-wide", "--host"), "--system"),
     **dict.fromkeys(("-c", "--connections", "--threads", "-C"), "--clients"),
@@ -43,8 +43,10 @@ OPTIONS_MEANT = {
     **dict.fromkeys(("-y", "--assume-yes", "--force"), "--yes"),
     **dict.fromkeys(("-f", "--input", "--file"), "--from"),
     **dict.fromkeys(("-j",), "--json"),
-    **dict.fromkeys(("--out", "--html", "--csv", "--md"), "-o"),
+    **dict.fromkeys(("--out", "--output", "--html", "--csv", "--md"), "-o"),
     **dict.fromkeys(("-g", "--call-graph", "--stack"), "--by"),
+    **dict.fromkeys(("--source", "--sensor"), "--meter"),
+    **dict.fromkeys(("--undo", "--restore", "--revert", "--rollback"), "--release"),
     **dict.fromkeys(("--limit", "--rows", "--max"), "--top"),
 }
 # Options with the same purpose, for a command without the usual one.
@@ -59,6 +61,8 @@ MEANT_VALUES = {"--by": ["stack"]}
 
 # Words before the name of a command.
 PREFIXES = ("perf", "sudo", "powerprof")
+# Words of other tools between a command and its argument.
+FILLERS = ("show", "info", "describe", "get", "view", "open", "run")
 # Actions of other tools, after a command.
 ACTIONS_MEANT = {
     **{("runs", word): "prune" for word in ("rm", "delete", "remove", "clean", "clear")},

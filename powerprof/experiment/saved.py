@@ -57,7 +57,7 @@ def are_runs(a: str, b: str, runs_dir: Path | None) -> bool:
     if first != second:
         run, other = (a, b) if first else (b, a)
         raise UsageError(f"{run} is a saved run and {other} is not", "compare two runs, or two conditions")
-    if not first and _RUN_ID.fullmatch(_split(a)[0]) and _RUN_ID.fullmatch(_split(b)[0]):
+    if not first and all(_RUN_ID.fullmatch(_split(name)[0]) or name.endswith(".json") for name in (a, b)):
         store.find(_split(a)[0])  # raises an error that lists the searched places
     return first
 

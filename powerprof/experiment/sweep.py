@@ -137,10 +137,9 @@ def _option(parameter: str) -> str:
 def _no_value(parameter: str, value: Value, key: str, error: DataError) -> UsageError:
     """Return the error for a value of the command line that the key cannot take."""
     typed = f"{_option(parameter)}{value}"
+    like = "1,2,4" if parameter == "clients" else _LIKE.get(parameter)
     remedy = (
-        "such as --clients 1,2,4"
-        if parameter == "clients"
-        else f"for a workload's keys: {command_line('workloads NAME')}"
+        f"such as {_option(parameter)}{like}" if like else f"for a workload's keys: {command_line('workloads NAME')}"
     )
     reason = error.reason.rpartition(": ")[2].partition(" - at ")[0]
     needs = _EXPECTED.match(reason)

@@ -100,8 +100,13 @@ def find_condition(name: str, extra: Sequence[Path] = (), beside: str | None = N
     Raises UsageError for an unknown or ambiguous name.
     """
     prefix, separator, last = name.rpartition(":")
+    if separator and not prefix:
+        raise SeveralNamesError(f"{name} has no workload", name, [last])
     if separator:
         loaded = find_workload(prefix, extra)
+        if not last:
+            choices = [f"{prefix}:{condition}" for condition in loaded.definition.conditions]
+            raise SeveralNamesError(f"{name} has no condition", name, choices)
         if last not in loaded.definition.conditions:
             message = f"workload {loaded.definition.name} has no condition {last}"
             raise UnknownNameError(message, last, loaded.definition.conditions)

@@ -131,6 +131,20 @@ HABITS: list[tuple[str, str]] = [
     ("atribute --pid 1 --top 3", "attribute --pid 1 --top 3"),
     ("workload city", "workloads city"),
     ("report", "powerprof"),
+    ("profile --output cpu.html", "profile -o cpu.html"),
+    ("compare index no-index --repeats 5", "compare index no-index --pairs 5"),
+    ("cure --undo", "cure --release"),
+    ("energy --source rapl", "energy --meter rapl"),
+    ("energy rapl", "energy --meter rapl"),
+    ("idle ipmi --clients 3", "idle --clients 3 --meter ipmi"),
+    ("runs --last 5", "powerprof runs"),
+    ("workloads show city", "workloads city"),
+    ("study run power-efficiency --quick", "study power-efficiency --quick"),
+    ("report show idle-0001", "report idle-0001"),
+    ("run city:", "run city:index"),
+    ("run :index --quick", "run index --quick"),
+    ("compare before.json after.json", "powerprof runs"),
+    ("sweep city:index --set rate=100..500", "--set rate=100,200,400"),
 ]
 
 
