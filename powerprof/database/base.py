@@ -26,6 +26,11 @@ class StatementError(Retryable):
         super().__init__(message, hint)
         self.number = number
 
+    @property
+    def is_of_server(self) -> bool:
+        """Return whether the server itself refused. Clients have the numbers 2000 to 2999."""
+        return self.number > 0 and not 2000 <= self.number < 3000
+
 
 class Sql(Protocol):
     """A connection to any server: the part of Python's database interface that `sql` uses, and the socket.

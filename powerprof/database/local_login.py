@@ -10,15 +10,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from powerprof.database import sql
-from powerprof.database.base import Limits, Login
+from powerprof.database.base import Limits, Login, StatementError
 from powerprof.database.pg_stat_statements import find_statistics_database
 from powerprof.database.wire import read_process_account
 from powerprof.measure.procfs import list_children
 from powerprof.model.identities import Family
 from powerprof.system.caller import HostUser, account_of
 from powerprof.system.errors import PowerprofError
-from powerprof.system.listeners import list_unix_sockets
+from powerprof.system.listeners import list_tcp_ports, list_unix_sockets
 from powerprof.system.processes import name_of, owner_of
 from powerprof.system.server_names import is_mysql_program, is_postgres_program
 from powerprof.system.server_roles import read_roles
@@ -43,25 +45,42 @@ def list_listening_sockets(pid: int) -> list[Path]:
     return [root / path.lstrip("/") for path in list_unix_sockets(pid)]
 
 
-def log_in_locally(
-    pid: int, limits: Limits = sql.LOOK_LIMITS, family: Family = "mysql", account: HostUser | None = None
-) -> tuple[Login, Sql] | None:
-    """Return login and connection through the server's own socket; None if every socket refuses.
+class LocalAnswer(msgspec.Struct, frozen=True):
+    """The login and connection to a server, if it lets us in. `is_given`: it answers, as a refusal does too."""
 
-    It logs in as the system user (unix_socket or peer authentication) without a password or prompt, or as `account`,
-    with that user's rights. The caller closes the connection.
+    entered: tuple[Login, Sql] | None
+    is_given: bool
+
+
+def ask_locally(
+    pid: int, limits: Limits = sql.LOOK_LIMITS, family: Family = "mysql", account: HostUser | None = None
+) -> LocalAnswer:
+    """Return the answer of a server through its own unix sockets, without a password or prompt.
+
+    It logs in as the system user (unix_socket or peer authentication), or as `account`, with that user's rights. The
+    caller closes the connection. A server without unix sockets answers if it listens on a port.
     """
     end_s, user = time.monotonic() + _LOCAL_LOGIN_S, getpass.getuser() if account is None else account.name
-    for place in list_listening_sockets(pid)[:_MAX_SOCKETS]:
+    is_given, places = False, list_listening_sockets(pid)[:_MAX_SOCKETS]
+    for place in places:
         left_s = end_s - time.monotonic()
         if left_s <= 0:
             break
         login = Login(user=user or "", socket=place, pid=pid, family=family, account=account)
         try:
-            return login, sql.connect(login, timeout_s=left_s, limits=limits)
+            return LocalAnswer((login, sql.connect(login, timeout_s=left_s, limits=limits)), True)
+        except StatementError as error:
+            is_given = is_given or error.is_of_server
         except (PowerprofError, OSError):
             continue
-    return None
+    return LocalAnswer(None, is_given or (not places and bool(list_tcp_ports(pid))))
+
+
+def log_in_locally(
+    pid: int, limits: Limits = sql.LOOK_LIMITS, family: Family = "mysql", account: HostUser | None = None
+) -> tuple[Login, Sql] | None:
+    """Return login and connection through the server's own socket (`ask_locally`); None if every socket refuses."""
+    return ask_locally(pid, limits, family, account).entered
 
 
 def log_in_as_owner(pid: int, limits: Limits) -> tuple[Login, Sql] | None:

@@ -40,6 +40,8 @@ _RUNNING = "does it run?"
 # libpq's words for an answer of another protocol.
 _OTHER_PROTOCOL = re.compile("received invalid response to SSL negotiation|expected authentication request from server")
 _NO_ROLE = re.compile('role ".*" does not exist')
+# A server that starts, stops or recovers answers nobody.
+_REFUSED = re.compile("FATAL: +(?!the database system is )")
 _SQLSTATE = ord("C")  # PG_DIAG_SQLSTATE, postgres_ext.h
 _CHUNK_BYTES = 64 << 10
 _SHORT_LOOK_S = 60.0
@@ -224,7 +226,8 @@ class PostgresConnection(Closeable):
             reason, hint = "it does not speak PostgreSQL's protocol", "is it MariaDB or MySQL? mysql://user@host:port/"
         elif _NO_ROLE.search(reason):
             hint = f'to let it in: CREATE ROLE "{self._login.user}" LOGIN IN ROLE pg_monitor'
-        raise StatementError(f"cannot connect to {self._login.text} ({reason})", hint, 0)
+        number = 1 if _REFUSED.match(reason) else 0
+        raise StatementError(f"cannot connect to {self._login.text} ({reason})", hint, number)
 
     def _connect(self, library: int, end_s: float) -> _Relay:
         """Connect to the server, whose listener is compared before anything is sent. Raise StatementError."""

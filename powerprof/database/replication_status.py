@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The replication status that MariaDB and MySQL report."""
+"""The replication status that servers report."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from powerprof.database import sql
 from powerprof.database.base import ReplicationStatus
@@ -73,3 +75,43 @@ def parse_status(row: Mapping[str, Any]) -> ReplicationStatus:
         connect_retry_s=number("connect_retry"),
         ignored_server_ids=tuple(server_id for word in ignored if (server_id := whole(word)) is not None),
     )
+
+
+class PostgresState(msgspec.Struct, frozen=True):
+    """The state of a PostgreSQL server.
+
+    Attributes:
+        role: primary, replica (a standby in recovery) or standalone.
+        is_receiving: Whether a standby has a WAL receiver; None for other servers.
+        lag_s: The age of the last replayed transaction of a standby, 0 if it has replayed everything that it received.
+        transactions_count: Committed and rolled back transactions since the last reset of the statistics.
+    """
+
+    role: str
+    is_receiving: bool | None
+    lag_s: float | None
+    transactions_count: int | None
+
+
+# All names and operators are qualified. Otherwise the search_path of the database could choose other objects.
+_STATE = (
+    "SELECT pg_catalog.pg_is_in_recovery(),"
+    " (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_replication),"
+    " (SELECT pg_catalog.count(w.pid) FROM pg_catalog.pg_stat_wal_receiver w),"
+    " pg_catalog.pg_last_wal_receive_lsn() OPERATOR(pg_catalog.=) pg_catalog.pg_last_wal_replay_lsn(),"
+    " pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-)"
+    " pg_catalog.pg_last_xact_replay_timestamp()),"
+    " (SELECT pg_catalog.sum(d.xact_commit OPERATOR(pg_catalog.+) d.xact_rollback) FROM pg_catalog.pg_stat_database d)"
+)
+
+
+def read_postgres_state(connection: Sql) -> PostgresState:
+    """Return role, lag and transactions of a PostgreSQL server. Raise PowerprofError."""
+    rows = sql.fetch_rows(connection, _STATE, columns=6)
+    recovers, senders, receivers, has_replayed, age, transactions = rows[0] if rows else (None,) * 6
+    transactions_count, senders_count, receivers_count = map(sql.parse_count, (transactions, senders, receivers))
+    if recovers != "t":
+        return PostgresState("primary" if senders_count else "standalone", None, None, transactions_count)
+    lag_s = 0.0 if has_replayed == "t" else sql.parse_number(age)
+    is_receiving = None if receivers_count is None else receivers_count > 0
+    return PostgresState("replica", is_receiving, None if lag_s is None else max(0.0, lag_s), transactions_count)

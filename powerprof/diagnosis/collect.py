@@ -217,7 +217,7 @@ def _inspect(subject: Subject, duration_s: float, life: TargetLife, say: Say) ->
     notes: list[str] = []
     if subject.pid is not None and is_stopped(subject.pid):
         notes.append("not traced: the server is stopped")
-        return Inspection(_build_silent_evidence(subject, None, duration_s, notes), None, None, None)
+        return Inspection(build_silent_evidence(subject, None, duration_s, notes), None, None, None)
     readings = ServerReadings(subject.connection, notes, subject.pid, subject.target)
     readings.read_before()
     others = OtherProcesses()
@@ -239,7 +239,7 @@ def _inspect(subject: Subject, duration_s: float, life: TargetLife, say: Say) ->
     if ended is not None and ended.is_of_target:
         if ended.how not in ("target_stopped", "target_frozen"):
             raise_ended(ended)
-        evidence = _build_silent_evidence(subject, attribution, ended.after_s or duration_s, notes)
+        evidence = build_silent_evidence(subject, attribution, ended.after_s or duration_s, notes)
         return Inspection(evidence, attribution, capture, ended, refusal)
     readings.read_after()
     readings.neighbour = others.find_largest(readings.list_pids())
@@ -260,7 +260,7 @@ def _inspect(subject: Subject, duration_s: float, life: TargetLife, say: Say) ->
     return Inspection(evidence, attribution, capture, ended, refusal)
 
 
-def _build_silent_evidence(
+def build_silent_evidence(
     subject: Subject, attribution: Attribution | None, duration_s: float, notes: list[str]
 ) -> Evidence:
     """Return the evidence of a stopped server, which answers no question."""

@@ -19,6 +19,7 @@ from powerprof.measure.idle_counters import Snapshot, StateInfo
 from powerprof.measure.residency import find_inconsistency
 from powerprof.model.attribution import Attribution, Wakeup, Waking
 from powerprof.model.records import Cause, Ended, EnergyReading, Kind, Notes
+from powerprof.system.cgroups import UnitLabels
 
 # The mechanism of idle exits in the kernel's count but not in the trace: between two windows, at their edges, or lost.
 UNTRACED = "untraced"
@@ -75,14 +76,16 @@ class Joules(msgspec.Struct, frozen=True, kw_only=True):
 class ServerState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a database server at the end of an interval.
 
-    `queries_count` is the number of statements since the last look. `account` runs the server from the file `program`.
+    `queries_count` is the number of statements (PostgreSQL: transactions) since the last look. `account` runs the
+    server from the file `program`. `role` is empty if the server lets powerprof not in.
     """
 
     name: str
     up: bool
+    place: UnitLabels = UnitLabels()
     account: str = ""
     program: str = ""
-    role: str = "standalone"
+    role: str = ""
     replication_healthy: bool | None = None
     lag_s: float | None = None
     queries_count: int | None = None
@@ -95,6 +98,7 @@ class LiveFinding(msgspec.Struct, frozen=True, kw_only=True):
     severity: str
     text: str
     server: str = ""
+    place: UnitLabels = UnitLabels()
     account: str = ""
     program: str = ""
     remedy: tuple[str, ...] = ()

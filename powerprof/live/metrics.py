@@ -17,7 +17,7 @@ from math import exp, log
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from powerprof.live.intervals import (
     OTHER,
@@ -33,6 +33,7 @@ from powerprof.live.intervals import (
 )
 from powerprof.measure.idle_counters import StateInfo
 from powerprof.model.records import Kind, Mechanism
+from powerprof.system.cgroups import UnitLabels, label_unit
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -57,6 +58,8 @@ _IDLE_COUNTERS = {
 }
 _ROW_LABELS = ("process", "thread", "function")
 _OWNER_LABELS = ("account", "program")
+_PLACE_LABELS = ("unit", "namespace", "pod", "container")
+_SERVER_LABELS = ("server", *_PLACE_LABELS)
 _STATEMENT_LABELS = ("server", "statement")
 
 
@@ -277,7 +280,7 @@ class Totals(msgspec.Struct):
     host_joules: dict[str, float] = msgspec.field(default_factory=dict)
     is_host_known: bool = False
     meters: dict[tuple[str, str], bool] = msgspec.field(default_factory=dict)
-    queries: dict[str, int] = msgspec.field(default_factory=dict)
+    queries: dict[tuple[str, ...], int] = msgspec.field(default_factory=dict)
     servers: tuple[ServerState, ...] = ()
     findings: tuple[LiveFinding, ...] = ()
     lost_count: int = 0
@@ -325,9 +328,11 @@ class Totals(msgspec.Struct):
         self._add_energy(interval)
         self.servers, self.findings = interval.servers, interval.findings
         # The counter of a server that is gone ends.
-        self.queries = {server.name: self.queries.get(server.name, 0) for server in interval.servers}
-        for server in interval.servers:
-            self.queries[server.name] += server.queries_count or 0
+        self.queries = {
+            server_key: self.queries.get(server_key, 0) + (server.queries_count or 0)
+            for server in interval.servers
+            if (server_key := _key_of(server)) in self.queries or server.role
+        }
         self._add_rows(interval)
         if self.statements is not None and interval.statements is not None:
             self.statements.add(interval.statements)
@@ -457,6 +462,11 @@ def _build_counter(name: str, help_text: str, labels: tuple[str, ...], rows: Row
 _gauge = partial(_build_counter, is_gauge=True)
 
 
+def _key_of(server: ServerState) -> tuple[str, ...]:
+    """Return the values of `_SERVER_LABELS`."""
+    return (server.name, *astuple(server.place))
+
+
 def _label(value: int | None) -> str:
     return "unknown" if value is None else str(value)
 
@@ -464,8 +474,11 @@ def _label(value: int | None) -> str:
 def _list_counters(totals: Totals) -> Iterator[Metric]:
     places = {(key.process, key.thread, key.function): place for key, place in totals.rows.places.items()}
     places[(REST.process, REST.thread, REST.function)] = totals.rows.rest
-    units = {(unit,): place for unit, place in totals.units.places.items()}
-    units[(OTHER,)] = totals.units.rest
+    units: dict[tuple[str, ...], RankedCounters] = {astuple(UnitLabels(OTHER)): totals.units.rest}
+    for unit, unit_place in sorted(totals.units.places.items()):
+        # Containers of two runtimes may have one name. The second one stays a unit.
+        labels = astuple(label_unit(unit))
+        units[astuple(UnitLabels(unit)) if labels in units else labels] = unit_place
     yield _build_counter("powerprof_idle_seconds", "Time in an idle state.", ("cpu", "state"), totals.idle_s)
     for counter, meaning in _IDLE_COUNTERS.items():
         if counter in totals.idle_counts:
@@ -474,8 +487,9 @@ def _list_counters(totals: Totals) -> Iterator[Metric]:
         (state.name, *map(_label, (state.latency_us, state.target_us, int(state.disabled)))): 1.0
         for state in totals.idle_states
     }
-    labels = ("state", "latency_us", "target_us", "disabled")
-    yield _gauge("powerprof_idle_state_info", "Exit latency and target residency of an idle state.", labels, infos)
+    info_labels = ("state", "latency_us", "target_us", "disabled")
+    help_text = "Exit latency and target residency of an idle state."
+    yield _gauge("powerprof_idle_state_info", help_text, info_labels, infos)
     exits = {(name,): float(count) for name, count in totals.mechanisms.items()}
     yield _build_counter("powerprof_idle_exits", "Idle exits of the host by cause.", ("mechanism",), exits)
     wakeups = {key: float(place.exits_count) for key, place in places.items()}
@@ -485,10 +499,11 @@ def _list_counters(totals: Totals) -> Iterator[Metric]:
     running = {key: place.c0_s for key, place in places.items()}
     yield _build_counter("powerprof_c0_seconds", "CPU time in C0 by cause of the wake-up.", _ROW_LABELS, running)
     unit_exits = {key: float(place.exits_count) for key, place in units.items()}
-    yield _build_counter("powerprof_unit_wakeups", "Idle exits by service, container or pod.", ("unit",), unit_exits)
+    help_text = "Idle exits by service, container or pod."
+    yield _build_counter("powerprof_unit_wakeups", help_text, _PLACE_LABELS, unit_exits)
     unit_c0_s = {key: place.c0_s for key, place in units.items()}
     yield _build_counter(
-        "powerprof_unit_c0_seconds", "CPU time in C0 by service, container or pod.", ("unit",), unit_c0_s
+        "powerprof_unit_c0_seconds", "CPU time in C0 by service, container or pod.", _PLACE_LABELS, unit_c0_s
     )
     energy_labels = ("source", "domain", "kind")
     yield _build_counter("powerprof_energy_joules", "Energy by meter and domain.", energy_labels, totals.joules)
@@ -497,8 +512,8 @@ def _list_counters(totals: Totals) -> Iterator[Metric]:
     yield _build_counter("powerprof_host_energy_joules", "Energy of the host: one sum of domains.", ("kind",), host)
     if totals.statements is not None and totals.statements.server:
         yield from _list_statement_counters(totals.statements)
-    queries = {(name,): float(count) for name, count in totals.queries.items()}
-    yield _build_counter("powerprof_server_queries", "Statements that a server answered.", ("server",), queries)
+    help_text = "Statements that a server executed; transactions of PostgreSQL."
+    yield _build_counter("powerprof_server_queries", help_text, _SERVER_LABELS, totals.queries)
     for name, help_text, value in (
         ("powerprof_lost_events", "Idle exits with a lost cause (full buffer).", totals.lost_count),
         ("powerprof_lost_stacks", "Stacks that did not fit into their buffer.", totals.lost_stacks_count),
@@ -560,25 +575,24 @@ def _list_statement_gauges(statements: StatementTotals) -> Iterator[Metric]:
 
 def _list_gauges(totals: Totals) -> Iterator[Metric]:
     servers = totals.servers
-    up = {(server.name, server.account, server.program): float(server.up) for server in servers}
-    yield _gauge("powerprof_server_up", "Whether the server answered.", ("server", *_OWNER_LABELS), up)
-    roles = {(server.name, server.role): 1.0 for server in servers if server.up}
-    yield _gauge("powerprof_server_role", "Role in replication.", ("server", "role"), roles)
+    up = {(*_key_of(server), server.account, server.program): float(server.up) for server in servers}
+    yield _gauge("powerprof_server_up", "Whether the server answers.", (*_SERVER_LABELS, *_OWNER_LABELS), up)
+    roles = {(*_key_of(server), server.role): 1.0 for server in servers if server.up and server.role}
+    yield _gauge("powerprof_server_role", "Role in replication.", (*_SERVER_LABELS, "role"), roles)
     healthy = {
-        (server.name,): float(server.replication_healthy)
+        _key_of(server): float(server.replication_healthy)
         for server in servers
         if server.replication_healthy is not None
     }
-    yield _gauge(
-        "powerprof_replication_healthy", "Whether a replica's threads run without errors.", ("server",), healthy
-    )
-    lag = {(server.name,): server.lag_s for server in servers if server.lag_s is not None}
-    yield _gauge("powerprof_replication_lag_seconds", "Delay of a replica.", ("server",), lag)
+    help_text = "Whether a replica's threads run without errors."
+    yield _gauge("powerprof_replication_healthy", help_text, _SERVER_LABELS, healthy)
+    lag = {_key_of(server): server.lag_s for server in servers if server.lag_s is not None}
+    yield _gauge("powerprof_replication_lag_seconds", "Delay of a replica.", _SERVER_LABELS, lag)
     findings = {
-        (finding.rule, finding.severity, finding.server, finding.account, finding.program): 1.0
+        (finding.rule, finding.severity, finding.server, *astuple(finding.place), finding.account, finding.program): 1.0
         for finding in totals.findings
     }
-    labels = ("rule", "severity", "server", *_OWNER_LABELS)
+    labels = ("rule", "severity", *_SERVER_LABELS, *_OWNER_LABELS)
     yield _gauge("powerprof_finding", "1 while a rule of `diagnose` holds.", labels, findings)
     if totals.statements is not None and totals.statements.server:
         yield from _list_statement_gauges(totals.statements)

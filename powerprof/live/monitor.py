@@ -235,7 +235,7 @@ class MonitorPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The choices of a monitor.
 
     Attributes:
-        ask_servers: Whether the database servers of the target are queried.
+        ask_servers: Whether the database servers of the target are queried, and not only judged by their processes.
         accounts: Option files with accounts of servers. Other servers are queried as the system user.
         settle: Whether capabilities are dropped after loading.
         keep_newest: Whether `HostMonitor.newest` is called, and intervals have the CPU time of processes.
@@ -266,7 +266,7 @@ class HostMonitor(Closeable):
         self._plan, self._say, self._target = plan, say, plan.target
         self._stack = ExitStack()
         pids = None if plan.target.system else plan.target.pids
-        self._servers = WatchedServers(pids, plan.ask_every_s, plan.accounts)
+        self._servers = WatchedServers(pids, plan.ask_every_s, plan.accounts, asks=plan.ask_servers)
         self._suspended = SuspendClock()
         self._usual_hz: float | None = None
         self._host_meters: HostMeters | None = None
@@ -374,9 +374,8 @@ class HostMonitor(Closeable):
         # Nothing of the last interval is in use now, so this is the memory of the monitor while it waits.
         memory_bytes = self._heap.trim()
         self._refresh_target()
-        if self._plan.ask_servers:
-            self._servers.begin_window()
-            self._looks.measure(self._servers.queried_pids)
+        self._servers.begin_window()
+        self._looks.measure(self._servers.queried_pids)
         if self._served is not None:
             self._served.begin()
         # The process wakes only if a buffer or table fills, or a meter's counter would wrap.
@@ -441,13 +440,12 @@ class HostMonitor(Closeable):
         changed = set(online) - set(self._cpus) if _has_counters(window) else set(online) ^ set(self._cpus)
         if changed:
             interval = msgspec.structs.replace(interval, notes=(*interval.notes, format_changed_cpus(sorted(changed))))
-        if self._plan.ask_servers:
-            pid = None if self._served is None else self._served.pid
-            windows = {} if pid is None else {pid: join_windows(self._windows)}
-            servers, findings = self._servers.end_window(record, windows)
-            notes = (*interval.notes, *self._servers.notes)
-            interval = msgspec.structs.replace(interval, servers=servers, findings=findings, notes=notes)
-            self._react_to_rate(interval)
+        pid = None if self._served is None else self._served.pid
+        windows = {} if pid is None else {pid: join_windows(self._windows)}
+        servers, findings = self._servers.end_window(record, windows)
+        notes = (*interval.notes, *self._servers.notes)
+        interval = msgspec.structs.replace(interval, servers=servers, findings=findings, notes=notes)
+        self._react_to_rate(interval)
         self._adapt(stacks, online)
         return interval
 

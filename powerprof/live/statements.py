@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from powerprof.diagnosis.statement_window import build_window
 from powerprof.energy.windows import WindowEnergy
+from powerprof.live.identity import identify_server
 from powerprof.live.intervals import POINTS, ServedStatement, ServedStatements
 from powerprof.measure.target_life import TargetEndedError, raise_ended
 from powerprof.model import text
@@ -31,11 +32,10 @@ from powerprof.queries.same_statements import StatementKey, key_of
 from powerprof.queries.samples import Samples
 from powerprof.queries.session import QueriesRequest
 from powerprof.queries.target import TracedServer, find_server
+from powerprof.system.cgroups import Units
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.foreign_text import printable
-from powerprof.system.listeners import list_tcp_ports
-from powerprof.system.processes import name_of
 from powerprof.system.targets import may_be_forged
 from powerprof.system.tasks import has_ended
 from powerprof.tracing.bpf.mapped_files import UnfitFileError
@@ -220,7 +220,7 @@ class ServedServer(Closeable):
         self.pid: int | None = None
         try:
             self._server = self._find()
-            self._label = self._make_label()
+            self._label = identify_server(self._server.pid, Units()).name
             self._attach()
         except PowerprofError as error:
             # While the server is away, a process of any account may have its name. So it is looked for again.
@@ -247,7 +247,7 @@ class ServedServer(Closeable):
         try:
             if self._method is None:
                 self._server = self._find()
-                self._label = self._label or self._make_label()
+                self._label = self._label or identify_server(self._server.pid, Units()).name
                 self._attach()
             assert self._method is not None  # noqa: S101  attached
             self._method.ready()
@@ -299,13 +299,6 @@ class ServedServer(Closeable):
         server = find_server(None if is_path else self._name, None, Path(self._name) if is_path else None, None)
         self.pid = server.pid
         return server if self._ask else replace(server, login=None)
-
-    def _make_label(self) -> str:
-        """Return program and port, as in the other series, or program and given name without a port."""
-        pid = self._server.pid
-        program, ports = name_of(pid) or self._server.label, list_tcp_ports(pid)
-        suffix = str(min(ports)) if ports else self._name
-        return text.shorten(printable(program if suffix == program else f"{program}:{suffix}"), _MAX_SERVER)
 
     def _attach(self) -> None:
         """Attach probes if they can be placed and are cheap now, or else samples.

@@ -100,6 +100,32 @@ def unit_of(path: str, containers: Mapping[str, str]) -> str:
     return f"user {_cut(user)}: {_cut(_name(below[: unit + 1], {}))}"
 
 
+class UnitLabels(msgspec.Struct, frozen=True):
+    """The owner of a control group as labels, as kube-state-metrics names them: a pod, a container or another unit."""
+
+    unit: str = ""
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+
+
+_POD_WORDS = re.compile(r"pod ([^/ :]+)/([^/ :]+): ([^/ :]+)")
+_CONTAINER_WORDS = re.compile(r"container ([^ :]+)(?: \([a-z-]+\))?")
+
+
+def label_unit(name: str) -> UnitLabels:
+    """Return the labels of a name from `unit_of`. A pod without a known name, and a cut name, stay a unit.
+
+    The name of a group below a user's or another owner's begins with that owner, and stays a unit too.
+    """
+    if len(name) < _MAX_NAME:
+        if match := _POD_WORDS.fullmatch(name):
+            return UnitLabels(namespace=match[1], pod=match[2], container=match[3])
+        if match := _CONTAINER_WORDS.fullmatch(name):
+            return UnitLabels(container=match[1])
+    return UnitLabels(unit=name)
+
+
 def is_made_by_root(path: str) -> bool:
     """Return whether only root (systemd, a runtime) can make this control group: no parent is a unit or user."""
     parts = _split(path)
@@ -282,6 +308,12 @@ def group_of(pid: int) -> str | None:
             groups[controllers] = path.removesuffix(" (deleted)")
     first = [groups.pop("", "/"), groups.pop("name=systemd", "/")]
     return next((path for path in [*first, *groups.values()] if path != "/"), "/")
+
+
+def exists_group(path: str) -> bool:
+    """Return whether a control group of the unified hierarchy still exists; True if there is no such hierarchy."""
+    root = _find_unified()
+    return root is None or (root / path.lstrip("/")).is_dir()
 
 
 def find_frozen_group(pid: int) -> Path | None:

@@ -137,7 +137,7 @@ def is_private(pid: int) -> bool:
 def list_servers() -> list[int]:
     """Return the first process of each database server of this host, without powerprof's private servers."""
     pids = [pid for pid in list_pids() if is_server(pid)]
-    return [root for root in _find_roots(pids) if not is_private(root)]
+    return [root for root in find_roots(pids) if not is_private(root)]
 
 
 def _read_status(pid: int) -> dict[str, str]:
@@ -169,7 +169,7 @@ def _find_first_process(pid: int) -> int:
     return pid
 
 
-def _find_roots(pids: Sequence[int]) -> list[int]:
+def find_roots(pids: Sequence[int]) -> list[int]:
     """Return the processes that no other one of `pids` started.
 
     Processes that end during the search are ignored: while one is reaped, the kernel names 0 as its parent.
@@ -231,7 +231,7 @@ def _list_children(pid: int) -> list[int]:
 def _find_root_by_name(word: str) -> tuple[int, str]:
     if not word or word.startswith("-"):
         raise UsageError(f"--pid {word!r} is not a process id or name", "such as 1234 or mysqld")
-    roots = _find_roots(_find_named(word))
+    roots = find_roots(_find_named(word))
     public = [root for root in roots if not (is_server(root) and is_private(root))]
     if roots and not public:
         listed = ", ".join(map(str, roots[:8]))

@@ -44,6 +44,14 @@ def _hold(cache: Path, kind: int) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def server_folder() -> Iterator[Path]:
+    """Return a folder with a short path that every account may enter, for sockets and data of servers."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
 @pytest.fixture(scope="session")
 def pooled_server(shared_cache: Path, mariadbd: Path) -> Iterator[Callable[..., PrivateServer]]:
     """Return a private server for these settings, started once per session, for tests that leave them unchanged.

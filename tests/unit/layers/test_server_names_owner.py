@@ -64,7 +64,6 @@ _POSTGRES_USERS: dict[str, _Rule] = {
 _MYSQL_USERS: dict[str, _Rule] = {
     "server_process": lambda pid: server_process._is_server(pid, "mysql"),
     "local_login": _succeeds(local_login.require_server_program),
-    "watched": _is_watched,
     "label": lambda pid: is_mysql_program(label_of(pid)),
 }
 _USERS: dict[str, _Rule] = {
@@ -73,6 +72,7 @@ _USERS: dict[str, _Rule] = {
     "rows": lambda pid: bool(servers_here._title(pid, is_trusted=False)),
     "monitor": lambda pid: monitor._find_database_server(Target((pid,), "x")) == pid,
     "queries": _has_statements,
+    "watched": _is_watched,
     "label": lambda pid: is_server_program(label_of(pid)),
     "remedies": _succeeds(remedies._family_of),
 }

@@ -24,6 +24,7 @@ from powerprof.live.metrics import Ranking, SharedTotals, StatementTotals, Total
 from powerprof.live.statements import format_label
 from powerprof.measure.idle_counters import StateInfo
 from powerprof.model.records import Kind
+from powerprof.system.cgroups import UnitLabels
 from tests.conftest import REPOSITORY
 from tests.unit.live.intervals import interval, row, served, statement
 
@@ -53,7 +54,8 @@ def shared() -> SharedTotals:
 def values(text: str, of: str = "") -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     parse = open_metrics if of == OPEN else plain
     return {
-        (sample.name, frozenset(sample.labels.items())): sample.value
+        # A store drops labels without a value.
+        (sample.name, frozenset(pair for pair in sample.labels.items() if pair[1])): sample.value
         for family in parse(text)
         for sample in family.samples
     }
@@ -453,7 +455,32 @@ def test_servers_have_their_role_lag_and_statements_while_they_are_up() -> None:
     assert of("powerprof_server_queries_total") == {"a:1": 42.0, "b:2": 0.0}
     totals.add(interval(servers=()))
     totals.add(interval(servers=(replica,)))
-    assert totals.queries == {"a:1": 40}
+    assert totals.queries == {("a:1", "", "", "", ""): 40}
+
+
+def test_series_of_a_pod_have_the_labels_of_kube_state_metrics() -> None:
+    pod = UnitLabels(namespace="shop", pod="db-0", container="mariadb")
+    server = ServerState(name="mariadbd:3306@shop/db-0/mariadb", up=True, role="standalone", place=pod)
+    finding = LiveFinding(rule="stopped_server", severity="fault", text="stopped", server=server.name, place=pod)
+    totals = Totals()
+    units = ("pod shop/db-0: mariadb", "container web (docker)", "container web (podman)", "cron.service")
+    rows = [msgspec.structs.replace(row("a", 10 + n), unit=unit) for n, unit in enumerate(units)]
+    for _ in range(2):
+        totals.add(interval(*rows, servers=(server,), findings=(finding,)))
+        totals.mark_read()
+    found = page(SharedTotals(totals, {}))
+    labels = {"server": server.name, "namespace": "shop", "pod": "db-0", "container": "mariadb"}
+    assert found["powerprof_server_up", frozenset(labels.items())] == 1
+    assert found["powerprof_finding", frozenset({**labels, "rule": "stopped_server", "severity": "fault"}.items())] == 1
+    del labels["server"]
+    wakeups = {key: value for (name, key), value in found.items() if name == "powerprof_unit_wakeups_total"}
+    assert wakeups == {
+        frozenset(labels.items()): 10,
+        frozenset({("container", "web")}): 11,
+        frozenset({("unit", "container web (podman)")}): 12,
+        frozenset({("unit", "cron.service")}): 13,
+        frozenset({("unit", "other")}): 46,
+    }
 
 
 def test_units_have_the_seconds_of_their_rows_and_the_rest_is_the_host() -> None:

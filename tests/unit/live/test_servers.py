@@ -11,9 +11,11 @@ import pytest
 
 from powerprof.database.replication_status import parse_status
 from powerprof.diagnosis.evidence import ReplicaHost, ReplicationChannel
+from powerprof.live.identity import ServerIdentity
 from powerprof.live.intervals import LiveFinding, ServerState
-from powerprof.live.servers import WatchedServers, _QueriedServer, _restrict_to_process
+from powerprof.live.servers import WatchedServers, _QueriedServer, _restrict_to
 from powerprof.model.attribution import Thread
+from powerprof.system.cgroups import UnitLabels
 from tests.unit.diagnosis.examples import evidence
 from tests.unit.live.records import attribution, wakeup, waking
 
@@ -44,7 +46,7 @@ def replica_status(**row: object) -> ReplicationChannel:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> _QueriedServer:
     monkeypatch.setattr("powerprof.live.servers.name_of", lambda _: "mariadbd")
-    return _QueriedServer(os.getpid())
+    return _QueriedServer(os.getpid(), ServerIdentity("mariadbd:3307", UnitLabels("db.service")))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +63,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> _QueriedServer:
 def test_a_replica_is_as_late_as_its_slowest_channel(
     server: _QueriedServer, channels: list[dict[str, object]], role: str, healthy: bool | None, lag_s: float | None
 ) -> None:
-    here = evidence(channels_after=[replica_status(**one) for one in channels], variables={"port": "3307"})
+    here = evidence(channels_after=[replica_status(**one) for one in channels])
     state = server._state_from(here)
     assert (state.name, state.up, state.role) == ("mariadbd:3307", True, role)
     assert (state.replication_healthy, state.lag_s) == (healthy, lag_s)
@@ -74,7 +76,8 @@ def test_statements_of_a_server_are_those_since_the_last_look(server: _QueriedSe
     counts = [look(questions).queries_count for questions in (500, 540, 541, 3, None, 9)]
     assert counts == [None, 40, 1, 0, None, None]
     source = look(20, replicas=[ReplicaHost(server_id=2, host="r", port=1)])
-    assert (source.role, source.queries_count, source.name) == ("primary", 11, f"mariadbd:pid-{os.getpid()}")
+    assert (source.role, source.queries_count, source.name) == ("primary", 11, "mariadbd:3307")
+    assert source.place == UnitLabels("db.service")
     server.set_down()
     assert (server.state.up, server.queries) == (False, None)
     assert look(700).queries_count is None
@@ -84,8 +87,8 @@ def test_a_count_of_statements_belongs_to_one_interval() -> None:
     servers = WatchedServers(None)
     state = ServerState(name="a:1", up=True, queries_count=40)
     finding = LiveFinding(rule="x", severity="fault", text="t", server="a:1")
-    fake: Any = SimpleNamespace(state=state, findings=(finding, finding), pid=1)
-    servers._servers = {1: fake}
+    fake: Any = SimpleNamespace(state=state, findings=(finding, finding), pid=1, look=lambda _: False)
+    servers._servers = {os.getpid(): fake}
     states, findings = servers.end_window(attribution(), {})
     assert states == (ServerState(name="a:1", up=True, queries_count=None),)
     assert findings == (finding,)
@@ -96,6 +99,6 @@ def test_a_server_is_judged_by_its_own_wakeups() -> None:
         wakeups=[wakeup(30), wakeup(5, thread=Thread(tid=1, comm="x", pid=99))],
         wakings_without_exit=[waking(), waking(thread=Thread(tid=2, comm="y", pid=70))],
     )
-    own = _restrict_to_process(record, 70)
+    own = _restrict_to(record, [70])
     assert [one.count for one in own.wakeups] == [30]
     assert [one.thread.tid for one in own.wakings_without_exit] == [2]

@@ -11,11 +11,13 @@ import msgspec
 import pytest
 
 from powerprof.live import statements
+from powerprof.live.identity import ServerIdentity
 from powerprof.live.statements import ServedServer, StatementHistory
 from powerprof.queries.pricing import build_record
 from powerprof.queries.probes import ProbeTrial
 from powerprof.queries.records import Queries, Statement
 from powerprof.queries.target import TracedServer
+from powerprof.system.cgroups import UnitLabels
 from powerprof.system.errors import CapabilityError, PowerprofError
 from tests.unit.queries.test_report import record as sample_record
 from tests.unit.queries.windows import KnownFloor, measured
@@ -93,8 +95,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
     monkeypatch.setattr(statements, "replace", lambda measured, **_: measured)
     monkeypatch.setattr(statements, "may_be_forged", lambda _: False)
     monkeypatch.setattr(statements, "has_ended", lambda _: False)
-    monkeypatch.setattr(statements, "list_tcp_ports", lambda _: [3306])
-    monkeypatch.setattr(statements, "name_of", lambda _: "mysqld")
+    monkeypatch.setattr(statements, "identify_server", lambda *_: ServerIdentity("mysqld:3306", UnitLabels()))
     monkeypatch.setattr("powerprof.live.statements.time.monotonic", lambda: found.now_s)
     return found
 

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from powerprof.system import cgroups
+from powerprof.system.cgroups import UnitLabels, label_unit
 
 ID = "3f2a9c1b7d42" + "0" * 51 + "7"
 POD = "0a1b2c3d-1111-2222-3333-444455556666"
@@ -304,3 +305,23 @@ def test_a_scan_is_followed_by_twenty_times_its_duration(tmp_path: Path, monkeyp
     assert units.of_group(8) is None and now_s[0] == 101.5
     now_s[0] = 131.5
     assert units.of_group(8) is None and now_s[0] == 133.0
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        ("mariadb.service", UnitLabels("mariadb.service")),
+        ("container web (docker)", UnitLabels(container="web")),
+        ("container 3f2a9c1b7d42", UnitLabels(container="3f2a9c1b7d42")),
+        ("pod shop/web-5d8: nginx", UnitLabels(namespace="shop", pod="web-5d8", container="nginx")),
+        # Without the kubelet's names the pod is unknown.
+        (f"pod {POD}: 8d1f60c2aa3b", UnitLabels(f"pod {POD}: 8d1f60c2aa3b")),
+        # An account chooses the names below its own group.
+        ("user 1001: container web", UnitLabels("user 1001: container web")),
+        ("pod web: container 8d1f60c2aa3b (docker)", UnitLabels("pod web: container 8d1f60c2aa3b (docker)")),
+        # A cut name would join with another container.
+        (f"pod shop/{'w' * 104}: nginx", UnitLabels(f"pod shop/{'w' * 104}: nginx")),
+    ],
+)
+def test_a_unit_has_labels_of_its_kind(name: str, labels: UnitLabels) -> None:
+    assert label_unit(name) == labels
