@@ -26,7 +26,16 @@ import yaml
 
 from powerprof.live.metrics import SharedTotals, Totals, render_metrics
 from powerprof.measure.clock import format_now
-from tests.system.live.engines import MONITORING, Prometheus, fetch, free_port, running, victoria, wait_for
+from tests.system.live.engines import (
+    MONITORING,
+    Prometheus,
+    fetch,
+    fill_variables,
+    free_port,
+    running,
+    victoria,
+    wait_for,
+)
 from tests.system.live.test_monitoring import queries
 from tests.unit.live.intervals import interval, row
 
@@ -194,7 +203,7 @@ def asked_of(store: Prometheus) -> dict[str, float]:
     for what, expressions in (("rules", rules().values()), ("panels", [expression for _, expression in queries()])):
         began = time.monotonic()
         for expression in expressions:
-            store.query(expression.replace("$instance", ".*").replace("$__rate_interval", "5m"))
+            store.query(fill_variables(expression, "5m"))
         found[f"long_term_{what}_s"] = time.monotonic() - began
     return found
 

@@ -12,9 +12,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from powerprof.database import sql
 from powerprof.database.base import Login, Sql
 from powerprof.database.local_login import ask_locally
+from powerprof.database.postgres_wire import WORKLOAD_OPTIONS
 from powerprof.model.identities import Family
 
 _BIN = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"))), Path("/usr/bin"))
@@ -68,15 +71,21 @@ class HostServer:
         """Send a signal to the first process."""
         os.kill(self.pid, number)
 
-    def connect(self) -> Sql:
-        """Connect as root, or as the superuser of PostgreSQL."""
+    def connect(self, database: str | None = None) -> Sql:
+        """Connect as root, or as the superuser of PostgreSQL. Names of tables are in the schema public."""
         user = "root" if self.family == "mysql" else "postgres"
         login = Login(user=user, password="", socket=self.socket, family=self.family)
-        return sql.connect(login)
+        if self.family == "postgresql":
+            login = replace(login, session_options=WORKLOAD_OPTIONS)
+        return sql.connect(login, database=database)
 
     def run(self, *statements: str) -> None:
         """Execute statements."""
-        with self.connect() as connection:
+        self.run_in(None, *statements)
+
+    def run_in(self, database: str | None, *statements: str) -> None:
+        """Execute statements in a database."""
+        with self.connect(database) as connection:
             sql.execute(connection, *statements)
 
 

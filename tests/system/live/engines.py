@@ -143,6 +143,13 @@ def vmalert(folder: Path, store: Victoria, alertmanager_port: int, every: str = 
         yield f"http://127.0.0.1:{port}"
 
 
+def fill_variables(expression: str, interval: str) -> str:
+    """Return a query of the dashboard with a value for each variable."""
+    for name in ("cluster", "instance", "namespace"):
+        expression = expression.replace(f"${name}", ".*")
+    return expression.replace("$__rate_interval", interval)
+
+
 class Messages:
     """A webhook: every alert that came, in order, as (status, name, labels)."""
 
