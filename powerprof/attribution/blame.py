@@ -24,6 +24,7 @@ from powerprof.attribution.causes import (
 from powerprof.attribution.join import BlamedRow, Blamer, WokenAt, WokenKey, share_wakings
 from powerprof.attribution.sites import NO_STACK, SiteStacks
 from powerprof.attribution.slices import SliceEstimates
+from powerprof.attribution.units import split_units
 from powerprof.energy.split import Consumer, split_host_energy
 from powerprof.energy.total import host_energy
 from powerprof.model.attribution import Attribution, RunningTime, StackCounts, Wakeup, Waking
@@ -341,7 +342,7 @@ def build_attribution(capture: Capture, stacks: SiteStacks) -> Attribution:
             msgspec.structs.replace(wakeup, joules=part.joules, joules_kind=split.kind)
             for wakeup, part in zip(wakeups, parts, strict=True)
         ]
-    return Attribution(
+    record = Attribution(
         started_at=capture.started_at,
         target=capture.target,
         window_s=capture.window_s,
@@ -373,6 +374,7 @@ def build_attribution(capture: Capture, stacks: SiteStacks) -> Attribution:
         ended=capture.ended,
         slicing=None if estimates is None else estimates.describe(np.flatnonzero(is_blamed)),
     )
+    return msgspec.structs.replace(record, by_unit=split_units(record))
 
 
 def _idle_percent(capture: Capture, edges: Mapping[int, CpuEdge]) -> float | None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from powerprof.attribution.units import UnitCost, price_units
 from powerprof.diagnosis.evidence import StatementWindow
 from powerprof.energy.total import HostMeters, host_energy
 from powerprof.measure.idle_counters import Snapshot, StateInfo
@@ -171,6 +172,8 @@ class LiveInterval(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         ahead_count: Exits in this interval that are in the trace but not yet in the kernel's counters.
         host_joules: The energy of the host by its one sum of domains (`host_energy`). None if it is unknown.
+        unit_joules: The energy of each unit above the idle floor; None if it is unknown.
+        idle_joules: The energy of the idle floor; None if it is unknown.
         balance_error: The difference between trace and kernel, as a share of the kernel's count.
         suspended_s: Seconds of suspend, in no other figure.
         used: CPU time of processes by name, if the CPUs were busy and the clocks were read.
@@ -197,6 +200,8 @@ class LiveInterval(msgspec.Struct, frozen=True, kw_only=True):
     energy: tuple[Joules, ...] = ()
     host_joules: float | None = None
     host_kind: Kind = "measured"
+    unit_joules: dict[str, float] | None = None
+    idle_joules: float | None = None
     lost_count: int = 0
     lost_stacks_count: int = 0
     unknown_count: int = 0
@@ -480,6 +485,8 @@ def build_interval(
     window_s = span.window_s or record.window_s
     factor = window_s / record.window_s if record.window_s > 0 else 1.0
     host = host_energy(record.energy, meters)
+    split = record.energy_split
+    unit_joules = None if host.joules is None or host.kind is None else price_units(sum_units(rows), split)
     traced = record.conservation
     return LiveInterval(
         ended_at=ended_at,
@@ -500,6 +507,8 @@ def build_interval(
         energy=scale_energy(record.energy, factor),
         host_joules=None if host.joules is None else host.joules * factor,
         host_kind=host.kind or "measured",
+        unit_joules=unit_joules,
+        idle_joules=None if split is None or split.idle_joules is None else split.idle_joules * factor,
         lost_count=traced.lost_count,
         lost_stacks_count=record.stacks.lost_count,
         unknown_count=traced.unknown_count,
@@ -508,6 +517,16 @@ def build_interval(
         suspended_s=suspended_s,
         notes=(*span.notes, *record.notes, *(record.energy_source.notes() if record.energy_source else ())),
     )
+
+
+def sum_units(rows: Iterable[IntervalRow]) -> dict[str, UnitCost]:
+    """Return the idle exits and the running time of each unit."""
+    units: dict[str, UnitCost] = {}
+    for row in rows:
+        if row.unit is not None:
+            exits_count, c0_s = units.get(row.unit, (0, 0.0))
+            units[row.unit] = exits_count + row.exits_count, c0_s + row.c0_s
+    return units
 
 
 def merge_rows(rows: Iterable[IntervalRow]) -> list[IntervalRow]:

@@ -30,6 +30,7 @@ from powerprof.live.intervals import (
     ServedStatements,
     ServerState,
     merge_rows,
+    sum_units,
 )
 from powerprof.measure.idle_counters import StateInfo
 from powerprof.model.records import Kind, Mechanism
@@ -279,6 +280,9 @@ class Totals(msgspec.Struct):
     joules: dict[tuple[str, str, str], float] = msgspec.field(default_factory=dict)
     host_joules: dict[str, float] = msgspec.field(default_factory=dict)
     is_host_known: bool = False
+    unit_kind: Kind | None = None
+    are_units_known: bool = False
+    idle_joules: float = 0.0
     meters: dict[tuple[str, str], bool] = msgspec.field(default_factory=dict)
     queries: dict[tuple[str, ...], int] = msgspec.field(default_factory=dict)
     servers: tuple[ServerState, ...] = ()
@@ -358,12 +362,21 @@ class Totals(msgspec.Struct):
     def _add_rows(self, interval: LiveInterval) -> None:
         rows = {row.key: (row.exits_count, row.c0_s) for row in merge_rows(interval.rows)}
         self.rows.add(interval.window_s, rows, interval.exits_count, interval.c0_s)
-        units: dict[str, Cost] = {}
-        for row in interval.rows:
-            if row.unit is not None:
-                exits_count, c0_s = units.get(row.unit, (0, 0.0))
-                units[row.unit] = exits_count + row.exits_count, c0_s + row.c0_s
-        self.units.add(interval.window_s, units, interval.exits_count, interval.c0_s)
+        self._add_units(interval)
+
+    def _add_units(self, interval: LiveInterval) -> None:
+        # Measured and estimated joules are never summed: the first kind is counted.
+        if interval.unit_joules is not None:
+            self.unit_kind = self.unit_kind or interval.host_kind
+        is_known = interval.unit_joules is not None and interval.host_kind == self.unit_kind
+        self.are_units_known = is_known and interval.host_joules is not None and interval.idle_joules is not None
+        energy, active = None, 0.0
+        if self.are_units_known:
+            idle = min(max(interval.idle_joules or 0.0, 0.0), interval.host_joules or 0.0)
+            self.idle_joules += idle
+            energy, active = interval.unit_joules, (interval.host_joules or 0.0) - idle
+        units = sum_units(interval.rows)
+        self.units.add(interval.window_s, units, interval.exits_count, interval.c0_s, energy, active)
 
 
 class SharedTotals(msgspec.Struct):
@@ -505,6 +518,11 @@ def _list_counters(totals: Totals) -> Iterator[Metric]:
     yield _build_counter(
         "powerprof_unit_c0_seconds", "CPU time in C0 by service, container or pod.", _PLACE_LABELS, unit_c0_s
     )
+    if totals.unit_kind is not None and totals.are_units_known:
+        joules = {(*key, totals.unit_kind): place.joules for key, place in units.items()}
+        joules[(*astuple(UnitLabels("idle")), totals.unit_kind)] = totals.idle_joules
+        help_text = "Energy by service, container or pod, with the idle floor; all rows together are the host."
+        yield _build_counter("powerprof_unit_joules", help_text, (*_PLACE_LABELS, "kind"), joules)
     energy_labels = ("source", "domain", "kind")
     yield _build_counter("powerprof_energy_joules", "Energy by meter and domain.", energy_labels, totals.joules)
     # A counter that stands still would show a host without power. While the total is unknown the series is absent.

@@ -212,6 +212,23 @@ class Slicing(msgspec.Struct, frozen=True, kw_only=True):
     unseen_below_hz: float
 
 
+class UnitShare(msgspec.Struct, frozen=True, kw_only=True):
+    """The idle exits, running time and joules above the idle floor of a service, container or pod."""
+
+    unit: str
+    exits_count: int
+    c0_s: float
+    joules: float | None = None
+
+
+class UnitSplit(msgspec.Struct, frozen=True, kw_only=True):
+    """The host by units. They and `other` sum to its idle exits and C0; with `idle_joules`, to its energy."""
+
+    units: list[UnitShare]
+    other: UnitShare
+    idle_joules: float | None = None
+
+
 class Attribution(Record, frozen=True, kw_only=True):
     """One traced window.
 
@@ -238,6 +255,7 @@ class Attribution(Record, frozen=True, kw_only=True):
     energy_split: EnergySplit | None = None
     deep: DeepIdle | None = None
     slicing: Slicing | None = None
+    by_unit: UnitSplit | None = None
     command: str = "attribute"
     schema: Literal["powerprof.attribution/1"] = "powerprof.attribution/1"
 

@@ -9,6 +9,7 @@ from functools import partial
 
 from markupsafe import Markup
 
+from powerprof.attribution.units import split_units
 from powerprof.model import text
 from powerprof.model.attribution import Attribution, StackFrame, Wakeup, Waking
 from powerprof.model.records import Cause
@@ -39,7 +40,7 @@ from powerprof.report.phases import split_table
 from powerprof.report.stacks import attribution_stacks
 from powerprof.report.suggestions import suggest_remedies
 from powerprof.report.table import ALL, HTML, Line, Places, Table
-from powerprof.report.wakeup_groups import group_by, group_wakings_by, groups_table
+from powerprof.report.wakeup_groups import group_by, group_wakings_by, groups_table, units_table
 from powerprof.report.wakeups import (
     StackCause,
     answer_of,
@@ -188,7 +189,10 @@ def _list_groups(record: Attribution, view: View) -> list[Part]:
     by = view.by or ""
     groups = group_by(record, by) if record.wakeups else group_wakings_by(record, by)
     quieter = "" if record.wakeups or not groups else _QUIETER
-    return [Sentence(quieter, forms=TERMINAL), Shown(groups_table(groups, by, view.top), named_rows, names=False)]
+    shown = Shown(groups_table(groups, by, view.top), named_rows, names=False)
+    units = split_units(record) if by == "unit" else None
+    costs = [] if units is None else [Shown(units_table(units, record.window_s, view.top), named_rows, names=False)]
+    return [Sentence(quieter, forms=TERMINAL), shown, *costs]
 
 
 def _list_energy(record: Attribution, places: Places) -> Iterator[Part]:

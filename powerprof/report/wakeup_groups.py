@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from powerprof.attribution.units import UNKNOWN_UNIT
 from powerprof.model import text
-from powerprof.model.attribution import Attribution, Wakeup, Waking
+from powerprof.model.attribution import Attribution, UnitShare, UnitSplit, Wakeup, Waking
 from powerprof.model.records import Cause
 from powerprof.report.table import Table, TableRow, Words, figure_columns, word_columns
 from powerprof.report.wakeups import (
@@ -22,8 +23,6 @@ from powerprof.report.wakeups import (
 )
 
 BY = ("stack", "function", "thread", "device", "unit")
-# For processes that ended before their unit was read.
-UNKNOWN_UNIT = "unit unknown"
 
 
 class LabelGroup(msgspec.Struct, frozen=True):
@@ -127,3 +126,44 @@ def groups_table(groups: Sequence[LabelGroup], by: str, top: int | None) -> Tabl
         for line in lines
     ]
     return Table(columns, rows, "groups")
+
+
+_MOST_UNITS = 20
+
+
+def units_table(split: UnitSplit, window_s: float, top: int | None) -> Table:
+    """Return the running time and the joules of each unit, the rest of the host and the idle floor."""
+    shown, hidden = split.units[: top or _MOST_UNITS], split.units[top or _MOST_UNITS :]
+    lines = [_unit_line(share, window_s) for share in shown]
+    if hidden:
+        joules = [share.joules for share in hidden if share.joules is not None]
+        rest = UnitShare(
+            unit=f"{len(hidden)} more",
+            exits_count=sum(share.exits_count for share in hidden),
+            c0_s=sum(share.c0_s for share in hidden),
+            joules=sum(joules) if joules else None,
+        )
+        lines.append(_unit_line(rest, window_s))
+    lines.append(_unit_line(msgspec.structs.replace(split.other, unit=_REST), window_s))
+    if split.idle_joules is not None:
+        lines.append(["", "", "", text.number(split.idle_joules, 3, " J"), "idle floor"])
+    columns = [*figure_columns(rate="/s", c0="C0", share="of a CPU", joules="energy"), *word_columns(label="unit")]
+    keys = [column.key for column in columns]
+    rows = [
+        TableRow({key: Words(cell, ours=key != "label") for key, cell in zip(keys, line, strict=True)})
+        for line in lines
+    ]
+    return Table(columns, rows, "units")
+
+
+_REST = "the kernel, powerprof and the rest"
+
+
+def _unit_line(share: UnitShare, window_s: float) -> list[str]:
+    return [
+        text.number(share.exits_count / window_s, 1) if window_s else "unknown",
+        text.number(share.c0_s, 3, " s"),
+        text.number(100.0 * share.c0_s / window_s, 1, " %") if window_s else "unknown",
+        "unknown" if share.joules is None else text.number(share.joules, 3, " J"),
+        share.unit,
+    ]

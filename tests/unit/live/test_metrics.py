@@ -530,3 +530,24 @@ def test_a_series_that_ends_and_begins_between_readings_has_no_cost_twice() -> N
     place = ranking.places["a"]
     assert (place.read_count, place.read_c0_s, place.read_joules) == (10, 0.5, 2.0)
     assert figures() == (10, 0.5, 2.0, 54 - 10, 3.75 - 0.5, 15.0 - 2.0)
+
+
+def test_joules_of_units_and_the_idle_floor_sum_to_the_host() -> None:
+    rows = [msgspec.structs.replace(row("a", 10, 0.25), unit="x.service"), row("b", 5, 0.5)]
+    totals = Totals()
+    for _ in range(3):
+        totals.add(interval(*rows, host_joules=30.0, idle_joules=21.0, unit_joules={"x.service": 2.5}))
+        totals.mark_read()
+    found = {dict(key)["unit"]: value for key, value in joules_of(totals).items()}
+    # The first interval of a series counts as other, until a reader has seen its 0.
+    assert found == {"x.service": 5.0, "idle": 63.0, "other": 22.0}
+    assert sum(found.values()) == totals.host_joules["measured"]
+    totals.add(interval(*rows, host_joules=None))
+    assert joules_of(totals) == {}
+
+
+def joules_of(totals: Totals) -> dict[frozenset[tuple[str, str]], float]:
+    """Return the joules of units by their labels."""
+    found = page(SharedTotals(totals, {}))
+    assert all(dict(key)["kind"] == "measured" for name, key in found if name == "powerprof_unit_joules_total")
+    return {key: value for (name, key), value in found.items() if name == "powerprof_unit_joules_total"}
