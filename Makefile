@@ -67,6 +67,7 @@ man: setup ## write the manual page, the commands, the JSON Schemas, the meters 
 	$(BIN)/python -m tools.pages.commands_page
 	$(BIN)/python -m tools.pages.schemas
 	$(BIN)/python -m tools.pages.meters_page
+	$(BIN)/python -m tools.pages.support_page
 	$(BIN)/python -m tools.pages.licences_page
 
 probes: setup ## compile the carried BPF programs with changed sources

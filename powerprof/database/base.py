@@ -125,6 +125,16 @@ class ReplicationStatus(msgspec.Struct, frozen=True, kw_only=True):
     ignored_server_ids: tuple[int, ...]
 
 
+class ExplainedStep(msgspec.Struct, frozen=True):
+    """A row of EXPLAIN with the columns that all servers have."""
+
+    table: str | None
+    access: str | None
+    key: str | None
+    rows: int | None
+    extra: str | None
+
+
 class Limits(msgspec.Struct, frozen=True):
     """Bounds of a connection: seconds for one answer and in total, and rows and bytes of an answer."""
 

@@ -6,10 +6,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from powerprof.database import sql
-from powerprof.database.base import Limits, Login, StatementError
+from powerprof.database.base import ExplainedStep, Limits, Login, StatementError
+from powerprof.database.postgres_plans import explain_generic
 from powerprof.system.errors import PowerprofError
 from powerprof.system.foreign_text import printable
 
@@ -23,22 +22,16 @@ _MAX_NAME = 128
 _CLIENT_ERRORS = range(2000, 3000)  # the client library's own numbers (errmsg.h)
 
 
-class ExplainedStep(msgspec.Struct, frozen=True):
-    """A row of EXPLAIN with the columns that all servers have."""
-
-    table: str | None
-    access: str | None
-    key: str | None
-    rows: int | None
-    extra: str | None
-
-
-def explain(login: Login, statement: str, schema: str | None) -> list[ExplainedStep]:
+def explain(login: Login, statement: str, schema: str | None, user: str | None = None) -> list[ExplainedStep]:
     """Return the plan. Raise StatementError if the server refuses, PowerprofError if it cannot be reached.
+
+    `user` is the account of PostgreSQL that sent the statement.
 
     `login` must be a `ReadOnlyAccount`: servers execute functions during planning with the rights of the caller.
     Servers before MariaDB 5.3 and MySQL 5.6 execute derived tables to explain them. The limit is 3 s.
     """
+    if login.family == "postgresql":
+        return explain_generic(login.in_database(schema), statement, user)
     with sql.connect(login, limits=_EXPLAINING_LIMITS) as connection:
         if schema:
             sql.execute(connection, f"USE `{schema.replace('`', '``')}`")

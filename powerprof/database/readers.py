@@ -23,6 +23,7 @@ from powerprof.database import sql
 from powerprof.database.base import Limits, Login, StatementError
 from powerprof.database.given import build_login
 from powerprof.database.option_files import read_password
+from powerprof.database.postgres_plans import only_reads
 from powerprof.database.sql import read_version
 from powerprof.system import paths, signals
 from powerprof.system.closeable import Closeable
@@ -140,7 +141,12 @@ class ReadOnlyAccount(Closeable):
 
 
 def may_only_read(connection: Sql) -> bool:
-    """Return whether the account of a connection has only SELECT and SHOW VIEW, without roles or grant option."""
+    """Return whether the account of a connection has only SELECT and SHOW VIEW, without roles or grant option.
+
+    On PostgreSQL it must own no table of its database, and its roles must only read. Rights of PUBLIC are not counted.
+    """
+    if connection.family == "postgresql":
+        return only_reads(connection)
     grants = [str(row[0]) for row in sql.fetch_rows(connection, "SHOW GRANTS", columns=1)]
     return bool(grants) and all(_READS.match(grant) and "WITH GRANT OPTION" not in grant for grant in grants)
 
@@ -276,8 +282,14 @@ def read_only_login(server: Login, file: Path) -> Login:
     account = server.with_account(given.user, given.password)
     account.account = given.account
     with sql.connect(account, limits=_LIMITS) as connection:
-        if not may_only_read(connection):
-            raise PowerprofError(
-                f"{account.text} may do more than SELECT", "REVOKE the rest, or name an account that has only SELECT"
-            )
+        check_only_reads(connection, account)
     return account
+
+
+def check_only_reads(connection: Sql, account: Login) -> None:
+    """Raise PowerprofError if an account may do more than read."""
+    if not may_only_read(connection):
+        raise PowerprofError(
+            f"{account.text} may do more than SELECT",
+            "REVOKE the rest, or name an account that has only SELECT with --explain-as FILE",
+        )

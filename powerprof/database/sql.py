@@ -372,7 +372,7 @@ class _PostgresDialect:
         text = fetch_scalar(connection, f"EXPLAIN (FORMAT JSON) {statement}")
         try:
             (plan,) = json.loads(text)
-            return list(_plan_tables(plan["Plan"]))
+            return list(list_plan_tables(plan["Plan"]))
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise PowerprofError(f"cannot read the plan of {statement[:60]!r}", None) from error
 
@@ -390,19 +390,38 @@ class _PostgresDialect:
         return most - reserved, 0, there
 
 
-def _plan_tables(node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the nodes of a plan that read a table, outermost first. A bitmap heap scan gets the index of its child."""
+# Steps of a plan above a table that cost memory or disk.
+_PLAN_WORK = frozenset(("Sort", "Incremental Sort", "Materialize"))
+# A row in the memory of a sort has a header of 24 bytes (relation_byte_size, costsize.c).
+_ROW_HEADER_BYTES = 24
+
+
+def list_plan_tables(
+    node: Mapping[str, Any], memory_bytes: float = float("inf"), above: tuple[str, ...] = ()
+) -> Iterator[dict[str, Any]]:
+    """Yield the nodes of a plan that read a table, outermost first. A bitmap heap scan gets the index of its child.
+
+    `extra` has the filter, and the sorts above the table up to the next join: larger than `memory_bytes` on disk.
+    """
     inner = [child for child in node.get("Plans", []) if isinstance(child, dict)]
+    kind, rows = str(node["Node Type"]), node.get("Plan Rows")
+    if kind in _PLAN_WORK:
+        width = -(-(parse_count(node.get("Plan Width")) or 0) // 8) * 8 + _ROW_HEADER_BYTES
+        is_large = kind == "Sort" and (parse_count(rows) or 0) * width > memory_bytes
+        above = (*above, f"{kind} on disk" if is_large else kind)
     if "Relation Name" in node:
         keys = [child["Index Name"] for child in (node, *inner) if "Index Name" in child]
+        words = [*(["Filter"] if "Filter" in node else []), *reversed(above)]
         yield {
             "table": node["Relation Name"],
-            "type": node["Node Type"],
+            "type": kind,
             "key": keys[0] if keys else None,
-            "rows": node.get("Plan Rows"),
+            "rows": rows,
+            "extra": "; ".join(words) or None,
+            **({"schema": node["Schema"]} if "Schema" in node else {}),
         }
     for child in inner:
-        yield from _plan_tables(child)
+        yield from list_plan_tables(child, memory_bytes, above if len(inner) == 1 else ())
 
 
 _DIALECTS: Mapping[str, Dialect] = {"mysql": _MySqlDialect(), "postgresql": _PostgresDialect()}

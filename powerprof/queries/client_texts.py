@@ -12,7 +12,8 @@ import msgspec
 from powerprof.database.base import Login, StatementError
 from powerprof.database.plans import explain
 from powerprof.database.readers import ReadOnlyAccount, read_only_login
-from powerprof.model.identities import ANSI_BIT
+from powerprof.model.identities import ANSI_BIT, Family
+from powerprof.model.statement_strings import replace_strings
 from powerprof.model.statements import make_key, normalise
 from powerprof.queries.join import UNKNOWN_PREPARED, is_own_statement
 from powerprof.queries.records import QueryPlanStep, Statement
@@ -57,28 +58,32 @@ class StatementSample(msgspec.Struct, frozen=True):
 
 
 def choose_texts(
-    seen_texts: Iterable[RecordedText], statements: Sequence[Statement], most: int
+    seen_texts: Iterable[RecordedText], statements: Sequence[Statement], most: int, family: Family = "mysql"
 ) -> list[StatementSample]:
-    """Return texts of the first statements that only read and whose text is complete and has its values."""
+    """Return texts of the first statements that only read and whose text is complete.
+
+    Texts of MariaDB and MySQL have their values. Those of PostgreSQL have no strings, and may have parameters.
+    """
     texts: dict[str, str] = {}
     for seen in seen_texts:
         if seen.command == COM_QUERY and seen.length < TEXT_BYTES and not (seen.id & ANSI_BIT and b'"' in seen.text):
             text = seen.text.decode("utf-8", "replace")
-            name = make_key(text)
-            if (
-                _READS.match(name)
-                and not is_own_statement(name)
-                and only_reads(text)
-                and "?" not in text
-                and "\ufffd" not in text
-            ):
+            name = make_key(text, family)
+            if family == "postgresql":
+                text = replace_strings(text, family)
+            if _READS.match(name) and not is_own_statement(name) and _is_usable(text, family):
                 texts.setdefault(name, text)
     chosen = [
-        StatementSample(number, statement, texts[make_key(statement.text)])
+        StatementSample(number, statement, texts[key])
         for number, statement in enumerate(statements)
-        if make_key(statement.text) in texts
+        if (key := make_key(statement.text, family)) in texts
     ]
     return chosen[:most]
+
+
+def _is_usable(text: str, family: Family) -> bool:
+    """Return whether a text only reads, is readable, and has its values if its server's plans need them."""
+    return only_reads(text) and "\ufffd" not in text and (family == "postgresql" or "?" not in text)
 
 
 LeftOutStatements = dict[str, list[Statement]]
@@ -86,7 +91,10 @@ LeftOutStatements = dict[str, list[Statement]]
 
 
 def explain_left_out(
-    seen_texts: Iterable[RecordedText], statements: Sequence[Statement], chosen: Sequence[StatementSample]
+    seen_texts: Iterable[RecordedText],
+    statements: Sequence[Statement],
+    chosen: Sequence[StatementSample],
+    family: Family = "mysql",
 ) -> LeftOutStatements:
     """Return the other statements by the reason for leaving them out.
 
@@ -95,19 +103,19 @@ def explain_left_out(
     raw: dict[str, RecordedText] = {}
     for seen in seen_texts:
         if seen.command == COM_QUERY and not seen.prepared_number:
-            text = normalise(seen.text.decode("utf-8", "replace"), ansi_quotes=bool(seen.id & ANSI_BIT))
-            raw.setdefault(make_key(text), seen)
+            text = normalise(seen.text.decode("utf-8", "replace"), family, ansi_quotes=bool(seen.id & ANSI_BIT))
+            raw.setdefault(make_key(text, family), seen)
     taken = {sample.number for sample in chosen}
     reasons: LeftOutStatements = {}
     for number, statement in enumerate(statements):
         if number not in taken:
-            reason = _explain(statement.text, raw.get(make_key(statement.text)))
+            reason = _explain(statement.text, raw.get(make_key(statement.text, family)), family)
             if reason is not None:
                 reasons.setdefault(reason, []).append(statement)
     return reasons
 
 
-def _explain(text: str, seen: RecordedText | None) -> str | None:
+def _explain(text: str, seen: RecordedText | None, family: Family) -> str | None:
     if text == UNKNOWN_PREPARED:
         return "prepared before the window, its text is unknown"
     if text.startswith("(event "):
@@ -119,13 +127,15 @@ def _explain(text: str, seen: RecordedText | None) -> str | None:
     if not _READS.match(text):
         return "it does more than read"
     if seen is None:
+        if family == "postgresql":
+            return "its whole text was not seen"
         return "no text with its values was seen: prepared before the window, or executed within a procedure"
     if seen.id & ANSI_BIT and b'"' in seen.text:
         return "its names are in double quotes, which mean strings without the client's ANSI_QUOTES"
     if seen.length >= TEXT_BYTES:
         return f"its text has {TEXT_BYTES:,} bytes or more"
     decoded = seen.text.decode("utf-8", "replace")
-    if "?" in decoded:
+    if family == "mysql" and "?" in decoded:
         return _PREPARED
     return "its text is not UTF-8" if "\ufffd" in decoded else "it may do more than read"
 
@@ -157,13 +167,16 @@ def add_plans(
     """Return the statements with plans of the chosen texts, and the notes on missing plans.
 
     A read-only account makes the plans: the one in `explain_as`, else one per schema that `login` creates. One account
-    for all schemas would show the sender of a text tables that the sender may not read.
+    for all schemas would show the sender of a text tables that the sender may not read. `login` to PostgreSQL is the
+    read-only account itself (`target.find_reader`).
     """
     planned, notes = list(statements), list[str]()
     if not chosen:
         return planned, notes
     try:
-        if explain_as is not None:
+        if login.family == "postgresql":
+            _add_each_plan(planned, notes, chosen, login)
+        elif explain_as is not None:
             _add_each_plan(planned, notes, chosen, read_only_login(login, explain_as))
         else:
             for schema in dict.fromkeys(sample.statement.schema_name for sample in chosen):
@@ -182,13 +195,20 @@ def _add_each_plan(
 ) -> None:
     for sample in chosen:
         try:
-            steps = explain(reader, sample.text, sample.statement.schema_name)
+            steps = explain(reader, sample.text, sample.statement.schema_name, _user_of(sample.statement))
         except StatementError as error:
             # The server's message is left out: it quotes the text with its values.
             reason = _REFUSED.get(error.number, f"the server refused it, error {error.number}")
+            if reader.family == "postgresql":
+                reason = error.message
             notes.append(f"no plan of {sample.statement.text[:60]}: {reason}")
             continue
         plan = [
             QueryPlanStep(table=s.table, access=s.access, key=s.key, rows_count=s.rows, extra=s.extra) for s in steps
         ]
         planned[sample.number] = msgspec.structs.replace(planned[sample.number], plan=plan)
+
+
+def _user_of(statement: Statement) -> str | None:
+    """Return the account that spent most CPU time on a statement, None if unknown."""
+    return statement.askers[0].user if statement.askers else None

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from powerprof.database.base import Login
 from powerprof.energy.request import DEFAULT_REQUEST, EnergyRequest
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.progress import announce
@@ -22,7 +23,7 @@ from powerprof.queries.probes import Probes
 from powerprof.queries.records import Queries
 from powerprof.queries.samples import Samples
 from powerprof.queries.statement_stacks import add_stacks
-from powerprof.queries.target import TracedServer, find_server
+from powerprof.queries.target import TracedServer, find_reader, find_server
 from powerprof.queries.windows import TracedWindow
 from powerprof.queries.workload_file import format_workload
 from powerprof.system.errors import CapabilityError, PowerprofError, UnknownNameError, UsageError
@@ -77,13 +78,13 @@ def _run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> Q
     server = find_server(
         request.pid, request.server_url, request.socket, request.defaults_file, only=request.only, say=say
     )
-    _check_values(request, server, consent)
+    reader = _check_values(request, server, consent)
     record, traced = measure(request, server, say)
-    chosen = choose_texts(traced.texts, record.statements, _MAX_SAVED)
-    left_out = explain_left_out(traced.texts, record.statements[:_MAX_SAVED], chosen)
-    if request.explain and server.login is not None:
+    chosen = choose_texts(traced.texts, record.statements, _MAX_SAVED, server.family)
+    left_out = explain_left_out(traced.texts, record.statements[:_MAX_SAVED], chosen, server.family)
+    if reader is not None:
         say("running EXPLAIN")
-        statements, plan_notes = add_plans(record.statements, chosen[:_MAX_EXPLAINED], server.login, request.explain_as)
+        statements, plan_notes = add_plans(record.statements, chosen[:_MAX_EXPLAINED], reader, request.explain_as)
         record = msgspec.structs.replace(
             record, statements=statements, notes=[*record.notes, *plan_notes, *list_missing_plans(left_out)]
         )
@@ -108,19 +109,32 @@ def measure(request: QueriesRequest, server: TracedServer, say: Say) -> tuple[Qu
     return record, traced
 
 
-def _check_values(request: QueriesRequest, server: TracedServer, consent: Callable[[str], None]) -> None:
-    """Raise UsageError or PowerprofError if values of clients are unavailable. Call `consent` if they are used."""
-    if server.family == "postgresql" and (request.explain or request.workload is not None):
+def _check_values(request: QueriesRequest, server: TracedServer, consent: Callable[[str], None]) -> Login | None:
+    """Return the login for plans, None if none are requested. Call `consent` if values of clients are used.
+
+    Raises UsageError or PowerprofError if values of clients are unavailable.
+    """
+    reader = None
+    if server.family == "postgresql" and request.workload is not None:
         raise UsageError(
-            "--explain and --save-workload are for MariaDB and MySQL", "EXPLAIN the statements of the table in psql"
+            "--save-workload is for MariaDB and MySQL: texts of PostgreSQL often have parameters without their values",
+            "write the statements into a workload (docs/how-to/write-a-workload.md)",
         )
-    if request.explain:
+    if request.explain and server.family == "postgresql":
+        reader = find_reader(server, request.explain_as)
+        consent(
+            f"About to run EXPLAIN on up to {_MAX_EXPLAINED} statements of clients, with a parameter for each string, "
+            f"as {reader.text}"
+        )
+    elif request.explain:
         if server.login is None:
             raise PowerprofError("--explain: the server refuses this user", "name an account with --defaults-file")
+        reader = server.login
         by = "" if request.explain_as else ", by a temporary account with SELECT only"
         consent(f"About to run EXPLAIN on up to {_MAX_EXPLAINED} statements of clients, with their values{by}")
     if request.workload is not None:
         consent(f"About to write the statements of clients, with their values, to {request.workload}")
+    return reader
 
 
 def _trace(request: QueriesRequest, server: TracedServer, energy: WindowEnergy, say: Say) -> TracedWindow:

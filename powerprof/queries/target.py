@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import getpass
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,8 +14,9 @@ import msgspec
 
 from powerprof.database import sql
 from powerprof.database.base import Login
-from powerprof.database.local_login import log_in_locally, log_in_to_statistics
+from powerprof.database.local_login import list_listening_sockets, log_in_locally, log_in_to_statistics
 from powerprof.database.pg_stat_statements import Statistics, read_statistics
+from powerprof.database.readers import check_only_reads, read_only_login
 from powerprof.database.server_report import Account, ServerReport, read_report
 from powerprof.measure.target_life import TargetLife
 from powerprof.measure.window import WindowPart
@@ -120,6 +122,29 @@ def find_server(
             f"to see where its CPU time goes: {command_line('profile --pid {}', number)}",
         )
     return _by_its_socket(number, _label(number))
+
+
+def find_reader(server: TracedServer, file: Path | None) -> Login:
+    """Return the login of an account of PostgreSQL that only reads, for plans.
+
+    It is the account in the option file `file`, else that of the system user. Raise PowerprofError without one.
+    """
+    if file is not None:
+        sockets = list_listening_sockets(server.pid)
+        if not sockets:
+            raise PowerprofError(f"{server.label} listens on no unix socket", "set unix_socket_directories")
+        place = Login(user="", socket=sockets[0], pid=server.pid, family="postgresql")
+        return read_only_login(place, file)
+    entered = log_in_locally(server.pid, family="postgresql")
+    if entered is None:
+        raise PowerprofError(
+            "--explain: the server refuses this user",
+            f'to let it in: CREATE ROLE "{getpass.getuser()}" LOGIN IN ROLE pg_read_all_data, or --explain-as FILE',
+        )
+    login, connection = entered
+    with connection:
+        check_only_reads(connection, login)
+    return login
 
 
 def ask_server(server: TracedServer, *, running: bool) -> ServerReport:

@@ -63,17 +63,6 @@ def test_windows_follow_each_other_and_stacks_are_told_by_statement(powerprof_cl
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "said"), [(["--explain", "--yes"], "--explain and --save-workload are for MariaDB and MySQL")]
-)
-def test_what_only_the_others_tell_is_refused(
-    powerprof_cli: Cli, server: PrivateServer, words: list[str], said: str
-) -> None:
-    result = powerprof_cli(["queries", "--pid", str(server.pid), "--no-save", *words])
-    assert result.code == 2
-    assert said in result.err
-
-
 def test_the_server_survives_our_kill(powerprof_cli: Cli, server: PrivateServer) -> None:
     with busy(server):
         process = powerprof_cli.start(

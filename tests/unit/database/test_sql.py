@@ -185,8 +185,8 @@ def test_a_plan_has_its_tables_and_a_bitmap_scan_its_index() -> None:
     other = {"Node Type": "Seq Scan", "Relation Name": "country", "Plan Rows": 239, **costs}
     join = {"Node Type": "Hash Join", "Plans": [{**scan, "Plans": [below]}, {"Node Type": "Hash", "Plans": [other]}]}
     assert _plan(json.dumps([{"Plan": {"Node Type": "Aggregate", "Plan Rows": 1, "Plans": [join]}}])) == [
-        {"table": "city", "type": "Bitmap Heap Scan", "key": "name_btree", "rows": 5},
-        {"table": "country", "type": "Seq Scan", "key": None, "rows": 239},
+        {"table": "city", "type": "Bitmap Heap Scan", "key": "name_btree", "rows": 5, "extra": None},
+        {"table": "country", "type": "Seq Scan", "key": None, "rows": 239, "extra": None},
     ]
 
 

@@ -76,7 +76,6 @@ def _pythons() -> list[str]:
 PHRASES = [
     ("cost-and-safety.md", f"{profile.SAMPLE_HZ} samples per second and CPU"),
     ("cost-and-safety.md", f"2 µs per sample, {statement_samples.SAMPLE_HZ} per second and CPU"),
-    ("cost-and-safety.md", f"If they take more than {probes.COSTLY_PERCENT:g} % of the server's CPU time"),
     ("cost-and-safety.md", "`queries` tries probes for half a second" if probes._TRIAL_S == 0.5 else ""),
     ("cost-and-safety.md", f"({_default('idle', '--clients')} by default)"),
     ("reference/attribute.md", f"At most {idle_stacks.STACK_BYTES >> 20} MiB of stacks per window"),

@@ -17,6 +17,7 @@ _PRIVATE = (
     "workloads/",
     "experiment/bench_data.py",
 )
+_WITH = re.compile(r"\bWITH (?:RECURSIVE )?(\w+) \(")
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'")
 _TABLE = re.compile(r"(?<!SHOW )(?<!SHOW CREATE )\b(?:FROM|JOIN|INTO|UPDATE|TABLE|EVENT)\s+(?!\()([\w.{}\"`]+)")
 _CALL = re.compile(r"(?<![\w.])([a-z_]\w*)\(")
@@ -29,7 +30,9 @@ def unqualified_postgresql(statement: str) -> list[str]:
     """Return the names, operators and words of a statement of PostgreSQL that are looked up in the search_path."""
     plain = _QUOTED.sub("''", statement)
     without = re.sub(r"OPERATOR\(pg_catalog\.[^)]*\)", " ", plain)
-    found = [name for name in _TABLE.findall(without) if not name.startswith(("pg_catalog.", "public.", "{"))]
+    own = {*_WITH.findall(without), "LATERAL"}  # the statement's own names come before those of any schema
+    tables = [name for name in _TABLE.findall(without) if name not in own]
+    found = [name for name in tables if not name.startswith(("pg_catalog.", "public.", "{"))]
     found += [name for name in _CALL.findall(without) if name not in ("", "pg_catalog")]
     found += [name for name in _CAST.findall(without) if not name.startswith("pg_catalog.")]
     found += [*_TYPE.findall(without), *_SIGN.findall(without.replace("::", " "))]
@@ -70,6 +73,7 @@ def test_names_in_our_sql_are_qualified() -> None:
         ('x = f"SELECT 1 FROM pg_catalog.pg_class c JOIN pg_namespace n ON true LIMIT {most}"', "pg_namespace"),
         ('x = "SELECT 1 FROM pg_catalog.pg_class c WHERE c.oid = 1"', "="),
         ("x = \"SELECT current_setting('role')\"", "current_setting"),
+        ('x = "WITH a (b) AS (SELECT 1) SELECT pg_catalog.now() FROM a JOIN c ON true"', "c"),
         ("x = \"SELECT 'pg_class'::regclass FROM pg_catalog.pg_class\"", "regclass"),
         ("x = \"SELECT 1 FROM pg_catalog.pg_class c WHERE c.relname LIKE 'a'\"", "LIKE"),
         ('x = "SELECT 1 FROM pg_catalog.pg_class c WHERE c.oid IN (1)"', "IN ("),

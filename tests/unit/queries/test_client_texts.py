@@ -147,6 +147,19 @@ def test_a_workload_keeps_the_mix_and_none_of_our_own_statements() -> None:
     assert choose_texts(taken.texts, [row], 9) == []
 
 
+def test_texts_of_postgresql_have_no_strings() -> None:
+    texts = {1: "SELECT a FROM t WHERE b = 's3cret' AND c = $1", 2: "SELECT a ? 'k' FROM t", 3: "DELETE FROM t", 4: ""}
+    seen = [RecordedText(number, 3, len(text), text.encode()) for number, text in texts.items()]
+    rows = [Statement(text=normalise(text, "postgresql"), c0_s=1.0, id=f"{number}") for number, text in texts.items()]
+    samples = choose_texts(seen, rows, 9, "postgresql")
+    assert [sample.text for sample in samples] == ["SELECT a FROM t WHERE b = '0' AND c = $1", "SELECT a ? '0' FROM t"]
+    assert {reason: [one.id for one in left] for reason, left in explain_left_out(
+        seen, rows, samples, "postgresql"
+    ).items()} == {"it does more than read": ["3", "4"]}  # fmt: skip
+    (reason,) = explain_left_out([], rows[:1], [], "postgresql")
+    assert reason == "its whole text was not seen"
+
+
 def test_execute_by_its_own_text_is_prepared_too() -> None:
     (reason,) = explain_left_out([], [Statement(text="EXECUTE s USING @a", c0_s=1.0)], [])
     assert reason.startswith("prepared: ")
