@@ -39,6 +39,7 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("statement", "database/sql.py"): (1, "a database that powerprof has just made for a workload"),
     ("file", "database/runtree.py"): (1, "IPv6 of the network namespace of a private server"),
     ("file", "system/sandbox.py"): (3, "the identity map and files of a private server's own namespace"),
+    ("file", "stacks/drgn_library.py"): (2, "a copy of a library in memory"),
     ("file", "tracing/dtrace_keeper.py"): (1, "takes the breakpoint of DTrace out of the traced program"),
 }
 
