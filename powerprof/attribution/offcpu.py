@@ -6,9 +6,10 @@ from __future__ import annotations
 import stat
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from powerprof.attribution.requests import (
     DTRACE_NOTE,
@@ -28,7 +29,7 @@ from powerprof.measure.clock import format_now
 from powerprof.measure.progress import announce
 from powerprof.measure.target_life import SHORT_LOOK_S, TargetLife
 from powerprof.model import text
-from powerprof.model.records import Record, sum_known
+from powerprof.model.records import CostBound, Record, sum_known
 from powerprof.model.text import Say
 from powerprof.system.errors import CapabilityError
 from powerprof.system.targets import ServerChoice, Target, TargetChoice
@@ -36,6 +37,11 @@ from powerprof.tracing.captures import CallSum, FileSum, OffCpuTrace, SyscallTra
 from powerprof.tracing.dtrace import DtraceRun, Question
 from powerprof.tracing.dtrace_output import DtraceFrame, DtraceWakeup, SleepsTrace, WakersTrace
 from powerprof.tracing.syscalls import FUTEX_WAITS
+
+if TYPE_CHECKING:
+    from powerprof.tracing.summed_slices import SumsTracer
+
+T = TypeVar("T", OffCpuTrace, SyscallTrace)
 
 
 class WakerRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,10 +56,13 @@ class WakerRow(msgspec.Struct, frozen=True, kw_only=True):
     rate_hz: float
     percent: float
     stack: list[DtraceFrame]
+    low_count: float | None = None
+    high_count: float | None = None
 
 
 _EDGES = "sleeps and waits that began before the window are not counted"
 _BPF_LIMITS = (_EDGES,)
+_SLICED_LIMIT = "sleeps and calls that last longer than a slice (at most half a second) are not counted"
 _DTRACE_LIMITS = (
     _EDGES,
     "sleeps and wakings are counted in two windows, one after the other",
@@ -90,6 +99,8 @@ class OffCpuThread(msgspec.Struct, frozen=True, kw_only=True):
     preempted_count: int | None = None
     preempted_ms: float | None = None
     states: list[OffCpuState] | None = None
+    low_count: float | None = None
+    high_count: float | None = None
 
 
 class OffCpuProfile(Record, frozen=True, kw_only=True):
@@ -108,6 +119,7 @@ class OffCpuProfile(Record, frozen=True, kw_only=True):
     wakings_count: int | None
     wakers: list[WakerRow]
     bpf_s: float | None
+    bound: CostBound | None = None
     command: str = "offcpu"
     schema: Literal["powerprof.offcpu/1"] = "powerprof.offcpu/1"
 
@@ -138,9 +150,21 @@ def _trace_by_bpf(target: Target, request: OffCpuRequest, read_names: ReadThread
     pids = None if target.system else target.pids
     with TargetLife(target, SHORT_LOOK_S) as life, OffCpuTracer(pids, target.find_members) as tracer:
         announce(say, f"following {target.label}", request.duration_s)
-        trace = tracer.measure(request.duration_s, life, settle=request.settle)
+        trace, bound = _measure(tracer, target, request, life)
     names.update(read_names_after(read_names, trace.ended))
-    return build_bpf_profile(trace, names)
+    return replace(build_bpf_profile(trace, names), bound=bound, limits=[*_BPF_LIMITS, *_limit_slices(bound)])
+
+
+def _measure(
+    tracer: SumsTracer[T], target: Target, request: OffCpuRequest | SyscallRequest, life: TargetLife
+) -> tuple[T, CostBound]:
+    from powerprof.tracing.summed_slices import measure_bounded
+
+    return measure_bounded(tracer, target, request.max_cost, request.duration_s, life, settle=request.settle)
+
+
+def _limit_slices(bound: CostBound) -> list[str]:
+    return [_SLICED_LIMIT] if bound.slices_count else []
 
 
 def _trace_by_dtrace(target: Target, request: OffCpuRequest, read_names: ReadThreadNames, say: Say) -> OffCpuProfile:
@@ -218,6 +242,8 @@ def _waker_rows(
             rate_hz=waking.count / window_s,
             percent=100.0 * waking.count / total,
             stack=stack,
+            low_count=getattr(waking, "low_count", None),
+            high_count=getattr(waking, "high_count", None),
         )
         for tid, waking, stack in wakings
     ]
@@ -244,6 +270,8 @@ def _thread(sums: ThreadSums, window_s: float, names: Mapping[int, str]) -> OffC
             OffCpuState(state=state, sleeps_count=sleeps, sleep_ms=ns / 1e6)
             for state, (sleeps, ns) in sums.states.items()
         ],
+        low_count=sums.low_count,
+        high_count=sums.high_count,
     )
 
 
@@ -311,6 +339,8 @@ class SyscallRow(msgspec.Struct, frozen=True, kw_only=True):
     errors_count: int
     total_ms: float
     longest_ms: float
+    low_count: float | None = None
+    high_count: float | None = None
 
 
 class FileRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -354,6 +384,7 @@ class SyscallProfile(Record, frozen=True, kw_only=True):
     limits: list[str]
     tool_cpu_s: float | None
     bpf_s: float | None
+    bound: CostBound | None = None
     command: str = "syscalls"
     label: str | None = None
     schema: Literal["powerprof.syscalls/1"] = "powerprof.syscalls/1"
@@ -370,12 +401,14 @@ def count_syscalls(chosen: TargetChoice, server: ServerChoice, request: SyscallR
     pids = None if target.system else target.pids
     with TargetLife(target, SHORT_LOOK_S) as life, SyscallTracer(pids, target.find_members) as tracer:
         announce(say, f"counting system calls of {target.label}", request.duration_s)
-        trace = tracer.measure(request.duration_s, life, settle=request.settle)
+        trace, bound = _measure(tracer, target, request, life)
     tids = {row.tid for row in trace.calls} | {row.tid for row in trace.files}
     own = {row.tid: row.comm for row in trace.files} | trace.exited_names
     names |= read_names_after(read_names, trace.ended)
     names = own | read_own_names(tids, names)
-    return label_record(build_syscall_profile(trace, names), target, started_at)
+    profile = build_syscall_profile(trace, names)
+    profile = replace(profile, bound=bound, limits=[*profile.limits, *_limit_slices(bound)])
+    return label_record(profile, target, started_at)
 
 
 def build_syscall_profile(trace: SyscallTrace, names: Mapping[int, str]) -> SyscallProfile:
@@ -414,6 +447,8 @@ def _row(call: CallSum, names: Mapping[int, str]) -> SyscallRow:
         errors_count=call.errors_count,
         total_ms=call.ns / 1e6,
         longest_ms=call.longest_ns / 1e6,
+        low_count=call.low_count,
+        high_count=call.high_count,
     )
 
 

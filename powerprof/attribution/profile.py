@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from powerprof.attribution.requests import (
     DTRACE_NOTE,
@@ -23,15 +25,22 @@ from powerprof.attribution.requests import (
 from powerprof.measure.clock import format_now
 from powerprof.measure.progress import announce
 from powerprof.measure.target_life import SHORT_LOOK_S, TargetLife
-from powerprof.model.records import Note, Record
+from powerprof.model.records import CostBound, Note, Record
 from powerprof.model.text import Say
 from powerprof.stacks.runtimes import runtime_notes
 from powerprof.statistics.counts import proportion
 from powerprof.system.errors import CapabilityError, UnknownNameError, UsageError
 from powerprof.system.targets import ServerChoice, Target, TargetChoice, resolve_target
+from powerprof.tracing.budget import Budget, base_of_cost_s
 from powerprof.tracing.captures import Event, FunctionCounts, FunctionTrace, OnCpuCapture, estimate_cpu_time
 from powerprof.tracing.profile import OnCpuFrame, PathNames
+from powerprof.tracing.slices import UseClock
 
+if TYPE_CHECKING:
+    from powerprof.tracing.profile import OnCpuTracer
+
+# The CPU use of the target is measured for so long before the window.
+_LOOK_AT_USE_S = 0.25
 _EVENTS: tuple[Event, ...] = ("cpu-clock", "page-faults")
 
 
@@ -105,6 +114,7 @@ class OnCpuProfile(Record, frozen=True, kw_only=True):
     copied_stacks_count: int
     tool_cpu_s: float
     bpf_s: float | None
+    bound: CostBound | None = None
     command: str = "profile"
     label: str | None = None
     schema: Literal["powerprof.oncpu/1"] = "powerprof.oncpu/1"
@@ -122,16 +132,36 @@ def profile_target(chosen: TargetChoice, server: ServerChoice, request: ProfileR
     names = dict(read_names())
     say("loading the sampler")
     pids = None if target.system else target.pids
-    hz = request.frequency_hz
+    hz, used = request.frequency_hz, UseClock(target)
     with (
         TargetLife(target, SHORT_LOOK_S) as life,
         OnCpuTracer(pids, event, find_members=target.find_members, frequency_hz=hz) as tracer,
     ):
+        lowered_hz = _limit_cost(tracer, used, request)
         announce(say, f"sampling {target.label}", request.duration_s)
         started_at = format_now()
-        capture = tracer.measure(request.duration_s, life, settle=request.settle)
+        capture = tracer.measure(request.duration_s, used, life, settle=request.settle)
     names.update(read_names_after(read_names, capture.ended))
-    return label_record(build_on_cpu_profile(capture, server_names=names), target, started_at)
+    cost_s, base_s = tracer.find_cost_s(capture), base_of_cost_s(used.used_s, capture.window_s)
+    bound = CostBound(
+        max_cost_percent=None if request.max_cost is None else 100.0 * request.max_cost,
+        cost_percent=None if cost_s is None else 100.0 * (cost_s + capture.tool_cpu_s) / base_s,
+        programs_s=cost_s,
+        frequency_hz=lowered_hz,
+    )
+    profile = replace(build_on_cpu_profile(capture, server_names=names), bound=bound)
+    return label_record(profile, target, started_at)
+
+
+def _limit_cost(tracer: OnCpuTracer, used: UseClock, request: ProfileRequest) -> float | None:
+    """Keep the cost of samples within the bound. Return a lowered frequency, else None."""
+    if request.max_cost is None or request.event != "cpu-clock":
+        return None
+    began_s, first_s = time.monotonic(), used.read_s()
+    time.sleep(_LOOK_AT_USE_S)
+    passed_s = time.monotonic() - began_s
+    used_s = used.read_s() - first_s
+    return tracer.limit_cost(Budget(request.max_cost).allowed_s(used_s, passed_s) / passed_s, used_s / passed_s)
 
 
 def build_on_cpu_profile(capture: OnCpuCapture, server_names: Mapping[int, str] | None = None) -> OnCpuProfile:
@@ -293,6 +323,8 @@ class FunctionRow(msgspec.Struct, frozen=True, kw_only=True):
     probe_ms: float | None
     abandoned_count: int | None
     unfinished_count: int
+    low_count: float | None = None
+    high_count: float | None = None
 
 
 class FunctionProfile(Record, frozen=True, kw_only=True):
@@ -316,6 +348,7 @@ class FunctionProfile(Record, frozen=True, kw_only=True):
     limits: list[str]
     method: str
     tool_cpu_s: float
+    bound: CostBound | None = None
     command: str = "functions"
     label: str | None = None
     schema: Literal["powerprof.functions/1"] = "powerprof.functions/1"
@@ -347,6 +380,7 @@ def count_functions(chosen: TargetChoice, request: FunctionsRequest, say: Say, c
 
 def _count_by_bpf(target: Target, request: FunctionsRequest, say: Say, consent: Consent) -> FunctionProfile:
     from powerprof.tracing.functions import FunctionTracer
+    from powerprof.tracing.summed_slices import measure_bounded
 
     say("finding the functions")
     risk = request.unwinding_risk
@@ -360,7 +394,23 @@ def _count_by_bpf(target: Target, request: FunctionsRequest, say: Say, consent: 
             consent(tracer.danger)
         count = len(tracer.functions)
         announce(say, f"counting {count} function{'s' * (count != 1)}", request.duration_s)
-        return build_function_profile(tracer.measure(request.duration_s, life, settle=request.settle))
+        trace, bound = measure_bounded(
+            tracer, target, request.max_cost, request.duration_s, life, settle=request.settle
+        )
+        profile = replace(build_function_profile(trace), bound=bound)
+        return _replace_cost(profile) if bound.slices_count else profile
+
+
+def _replace_cost(profile: FunctionProfile) -> FunctionProfile:
+    """Return a sliced profile with the cost of the probes that were hit, and not of all calls of the window."""
+    cost_s = profile.bound.programs_s if profile.bound is not None else None
+    percent = None if cost_s is None else 100.0 * cost_s / profile.window_s
+    return replace(
+        profile,
+        probe_cost_ms=None if cost_s is None else 1e3 * cost_s,
+        probe_cost_percent=percent,
+        functions=[replace(row, probe_ms=None) for row in profile.functions],
+    )
 
 
 def _count_by_dtrace(target: Target, request: FunctionsRequest, say: Say) -> FunctionProfile:
@@ -402,6 +452,8 @@ def _row(counts: FunctionCounts, trace: FunctionTrace) -> FunctionRow:
         probe_ms=counts.calls * own.call_ns / 1e6 if own is not None else None,
         abandoned_count=counts.abandoned,
         unfinished_count=counts.unfinished,
+        low_count=counts.low_count,
+        high_count=counts.high_count,
     )
 
 

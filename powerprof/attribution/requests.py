@@ -57,6 +57,7 @@ class ProfileRequest(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float
     event: str = "cpu-clock"
     frequency_hz: int = 99
+    max_cost: float | None = None
     settle: bool = False
 
 
@@ -68,6 +69,7 @@ class FunctionsRequest(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 200
     backend: str = "auto"
     unwinding_risk: bool = False
+    max_cost: float | None = None
     settle: bool = False
 
 
@@ -76,6 +78,7 @@ class OffCpuRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     duration_s: float
     backend: str = "auto"
+    max_cost: float | None = None
     settle: bool = False
 
 
@@ -83,6 +86,7 @@ class SyscallRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request of `syscalls`."""
 
     duration_s: float
+    max_cost: float | None = None
     settle: bool = False
 
 

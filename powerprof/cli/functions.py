@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import msgspec
 
-from powerprof.cli.options import CommandOptions, backend, top
+from powerprof.cli.options import CommandOptions, backend, cost_bound, max_cost, top
 from powerprof.cli.output import check_saving, deliver
 from powerprof.cli.outputs import TABLES, Outputs, Saving, output_files
 from powerprof.cli.parameters import EXPERT_HEADING, argument, flag, group, whole_number
@@ -49,6 +49,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
     pattern: str = argument("GLOB", "Functions to count: GLOB or MODULE:GLOB.", is_required=True, example="handle_*")
     target: TargetOptions = group(TargetOptions)
     duration: float = duration(10.0)
+    max_cost: float | None = max_cost("the target")
     probes: ProbeOptions = group(ProbeOptions)
     top: int = top()
     outputs: Outputs = output_files(*TABLES)
@@ -66,6 +67,8 @@ def _agree(danger: str, yes: bool) -> None:
 def command(options: Options) -> None:
     """Count calls with probes, save and print."""
     saving, probes = check_saving(options.saving, options.outputs), options.probes
+    if probes.backend == "dtrace":
+        options.refuse_without_effect("with --backend dtrace", ("--max-cost",))
     from powerprof.attribution.profile import count_functions
     from powerprof.attribution.requests import FunctionsRequest
     from powerprof.report.document import View
@@ -77,6 +80,7 @@ def command(options: Options) -> None:
         backend=probes.backend,
         unwinding_risk=probes.allow_unwinding_risk,
         settle=True,
+        max_cost=cost_bound(options.max_cost),
     )
     record = count_functions(
         options.target, request, progress_printer(saving), lambda danger: _agree(danger, probes.yes)

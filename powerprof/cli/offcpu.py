@@ -7,7 +7,7 @@ The kernel sums sleeps by thread and wait state. A timer or device that wakes a 
 
 from __future__ import annotations
 
-from powerprof.cli.options import CommandOptions, backend, top
+from powerprof.cli.options import CommandOptions, backend, cost_bound, max_cost, top
 from powerprof.cli.output import check_saving, deliver
 from powerprof.cli.outputs import TABLES, Outputs, Saving, output_files
 from powerprof.cli.parameters import group
@@ -21,6 +21,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
 
     target: TargetOptions = group(TargetOptions)
     duration: float = duration(10.0)
+    max_cost: float | None = max_cost("the target")
     backend: str = backend()
     top: int = top()
     server: ServerOptions = group(ServerOptions)
@@ -31,10 +32,14 @@ class Options(CommandOptions, frozen=True, kw_only=True):
 def command(options: Options) -> None:
     """Trace sleeps and wake-ups, save and print."""
     saving = check_saving(options.saving, options.outputs)
+    if options.backend == "dtrace":
+        options.refuse_without_effect("with --backend dtrace", ("--max-cost",))
     from powerprof.attribution.offcpu import trace_off_cpu
     from powerprof.attribution.requests import OffCpuRequest
     from powerprof.report.document import View
 
-    request = OffCpuRequest(duration_s=options.duration, backend=options.backend, settle=True)
+    request = OffCpuRequest(
+        duration_s=options.duration, backend=options.backend, settle=True, max_cost=cost_bound(options.max_cost)
+    )
     record = trace_off_cpu(options.target, options.server, request, progress_printer(saving))
     deliver(record, "offcpu", saving, view=View(top=options.top))

@@ -52,9 +52,9 @@ def parse_percent(words: str, typed: str | None) -> float | None:
         raise UsageError(f"{words} {typed} is not a percentage", "such as 2%") from None
 
 
-def max_cost(base: str) -> Any:
+def max_cost(base: str, remedy: str = "slices are traced") -> Any:
     """Return the field of --max-cost. `base`: the CPU time of which the bound is a share. See `cost_bound`."""
-    text = f"Most CPU time that tracing may cost, of that of {base}; above it, slices are traced (default: 2%)."
+    text = f"Most CPU time that tracing may cost, of that of {base}; above it, {remedy} (default: 2%)."
     return option("--max-cost", "P%|none", text, convert=_parse_cost)
 
 

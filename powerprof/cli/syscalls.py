@@ -7,7 +7,7 @@ cleaner or the log writer), and futex waits by thread.
 
 from __future__ import annotations
 
-from powerprof.cli.options import CommandOptions, top
+from powerprof.cli.options import CommandOptions, cost_bound, max_cost, top
 from powerprof.cli.output import check_saving, deliver
 from powerprof.cli.outputs import TABLES, Outputs, Saving, output_files
 from powerprof.cli.parameters import group
@@ -21,6 +21,7 @@ class Options(CommandOptions, frozen=True, kw_only=True):
 
     target: TargetOptions = group(TargetOptions)
     duration: float = duration(10.0)
+    max_cost: float | None = max_cost("the target")
     top: int = top()
     server: ServerOptions = group(ServerOptions)
     outputs: Outputs = output_files(*TABLES)
@@ -34,6 +35,6 @@ def command(options: Options) -> None:
     from powerprof.attribution.requests import SyscallRequest
     from powerprof.report.document import View
 
-    request = SyscallRequest(duration_s=options.duration, settle=True)
+    request = SyscallRequest(duration_s=options.duration, settle=True, max_cost=cost_bound(options.max_cost))
     record = count_syscalls(options.target, options.server, request, progress_printer(saving))
     deliver(record, "syscalls", saving, view=View(top=options.top))

@@ -339,6 +339,28 @@ class ToolCost(msgspec.Struct, frozen=True, kw_only=True):
     max_cost_percent: float | None = None
 
 
+class CostBound(msgspec.Struct, frozen=True, kw_only=True):
+    """The bound on the cost of a window, its cost, and the traced part.
+
+    Attributes:
+        max_cost_percent: the bound; None without one.
+        cost_percent: CPU time of powerprof and its programs with their entries, in percent of that of the target.
+        programs_s: CPU time of the programs, with the entries.
+        slices_count: 0 if the whole window was traced. Otherwise sums are estimates from slices, and `low_count` and
+            `high_count` their 95 % interval.
+        unseen_below_hz: the largest rate of events that no slice shows, with 95 % certainty.
+        frequency_hz: of samples, if the bound lowered it.
+    """
+
+    max_cost_percent: float | None = None
+    cost_percent: float | None = None
+    programs_s: float | None = None
+    slices_count: int = 0
+    traced_percent: float = 100.0
+    unseen_below_hz: float | None = None
+    frequency_hz: float | None = None
+
+
 class EnergySource(msgspec.Struct, frozen=True, kw_only=True):
     """The source of the joules: why it was chosen, and doubts."""
 

@@ -8,6 +8,7 @@ from functools import partial
 
 from powerprof.attribution.profile import FunctionProfile, FunctionRow
 from powerprof.model import text
+from powerprof.report import labels
 from powerprof.report.document import Document, Part, Section, Sentence, Shown, View
 from powerprof.report.layouts import named_rows
 from powerprof.report.profile import count_rows
@@ -71,7 +72,8 @@ def document(profile: FunctionProfile, view: View) -> Document:
 def _list_parts(profile: FunctionProfile, view: View) -> Iterator[Part]:
     table = Shown(probed_table(profile, view), named_rows, what="functions", names=False)
     yield Section("By function", [table], name="functions")
-    sentences = [Sentence(_probe_cost(profile))]
+    cost = labels.describe_cost(profile.bound, profile.tool_cpu_s, profile.window_s, profile.label)
+    sentences = [Sentence(_probe_cost(profile)), Sentence(cost)]
     if profile.never_called_count:
         were = "was" if profile.never_called_count == 1 else "were"
         never = text.plural(profile.never_called_count, "probed function")

@@ -11,7 +11,7 @@ import msgspec
 
 from powerprof.model import text
 from powerprof.model.metrics import MetricDefinition, find_metric
-from powerprof.model.records import Estimate, ToolCost
+from powerprof.model.records import CostBound, Estimate, ToolCost
 
 _UNIT_SUFFIX = re.compile(r"_(s|ms|us|ns|hz|percent|joules|watts|bytes|count|mhz)$")
 _UNITS = {"us": "µs", "hz": "/s", "percent": "%", "joules": "J", "watts": "W", "count": "", "mhz": "MHz"}
@@ -196,3 +196,30 @@ def format_own_cost(tool: ToolCost, capacity_s: float, of: str) -> str:
         return f"{whole} ({parts})"
     bound = "no bound" if tool.max_cost_percent is None else f"bound {text.number(tool.max_cost_percent, 1)} %"
     return f"{whole} ({parts}), {text.number(tool.cost_percent, 2)} % of {of} ({bound})"
+
+
+def describe_cost(bound: CostBound | None, process_s: float | None, window_s: float, label: str | None) -> str:
+    """Return the CPU time of powerprof's process and programs in a window as a sentence, with the bound."""
+    if process_s is None:
+        return "powerprof itself: unknown."
+    if bound is None:
+        return f"powerprof itself: {text.number(1e3 * process_s, 0)} ms of CPU time."
+    if bound.programs_s is None:
+        parts = "without its programs, whose time this kernel does not report"
+    else:
+        processes, programs = (text.number(1e3 * part_s, 1) for part_s in (process_s, bound.programs_s))
+        parts = f"processes {processes} ms, programs {programs} ms"
+    percent = 100.0 * (process_s + (bound.programs_s or 0.0)) / window_s if window_s else None
+    limit = "no bound" if bound.max_cost_percent is None else f"bound {text.number(bound.max_cost_percent, 1)} %"
+    of = f"{text.number(bound.cost_percent, 2)} % of the CPU time of {label or 'the target'} ({limit})"
+    whole = f"powerprof itself: {text.number(percent, 2)} % of one CPU ({parts}), {of}."
+    if bound.frequency_hz is not None:
+        return f"{whole} The bound lowered the frequency to {text.number(bound.frequency_hz, 0)} Hz."
+    if not bound.slices_count:
+        return whole
+    slices, unseen = text.plural(bound.slices_count, "slice"), format_significant(bound.unseen_below_hz)
+    share = text.number(bound.traced_percent, 1)
+    return (
+        f"{whole} Because of the bound, {share} % of the window was traced, in {slices}: "
+        f"sums are estimates. An event that no slice shows occurs fewer than {unseen} times a second."
+    )

@@ -8,6 +8,7 @@ from functools import partial
 
 from powerprof.attribution.offcpu import OffCpuProfile, OffCpuThread, SyscallProfile, WakerRow
 from powerprof.model import text
+from powerprof.report import labels
 from powerprof.report.document import NOT_TERMINAL, TERMINAL, Document, Part, Section, Sentence, Shown, View
 from powerprof.report.layouts import named_rows
 from powerprof.report.table import (
@@ -119,10 +120,7 @@ def _main_waker(profile: OffCpuProfile) -> str:
 
 def _describe_cost(profile: OffCpuProfile | SyscallProfile) -> str:
     """Return the CPU time of powerprof in the window as a sentence."""
-    if profile.tool_cpu_s is None:
-        return "powerprof itself: unknown."
-    bpf = "" if profile.bpf_s is None else f", {text.number(1e3 * profile.bpf_s / profile.window_s, 2)} ms/s in BPF"
-    return f"powerprof itself: {text.number(1e3 * profile.tool_cpu_s, 0)} ms of CPU time{bpf}."
+    return labels.describe_cost(profile.bound, profile.tool_cpu_s, profile.window_s, profile.label)
 
 
 def answer_of(profile: OffCpuProfile) -> str:

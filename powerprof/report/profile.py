@@ -235,8 +235,5 @@ def _list_checks(profile: OnCpuProfile) -> Iterator[str]:
         f"{profile.truncated_count:,}, failed {profile.failed_count:,}, lost {profile.lost_count:,}; "
         f"{profile.missed_count:,} events missed."
     )
-    bpf = "" if profile.bpf_s is None else f", {text.number(1e3 * profile.bpf_s / profile.window_s, 2)} ms/s in BPF"
-    yield (
-        f"powerprof itself: {text.number(100 * profile.tool_cpu_s / profile.window_s, 2)} % of one CPU{bpf}. Sampling "
-        f"wakes the CPUs: no energy figure comes from this window."
-    )
+    cost = labels.describe_cost(profile.bound, profile.tool_cpu_s, profile.window_s, profile.label)
+    yield f"{cost} Sampling wakes the CPUs: no energy figure comes from this window."

@@ -97,6 +97,8 @@ class FunctionCounts(msgspec.Struct, frozen=True, kw_only=True):
     children: int
     stepped_children: int
     stepped: bool
+    low_count: float | None = None
+    high_count: float | None = None
 
 
 class FunctionTrace(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +139,8 @@ class ThreadSums(msgspec.Struct, frozen=True, kw_only=True):
     wait_max_ns: int
     preempted_count: int
     preempted_ns: int
+    low_count: float | None = None
+    high_count: float | None = None
 
 
 class WakingSum(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +151,8 @@ class WakingSum(msgspec.Struct, frozen=True, kw_only=True):
     waker_tid: int
     waker_comm: str
     count: int
+    low_count: float | None = None
+    high_count: float | None = None
 
 
 class OffCpuTrace(msgspec.Struct, frozen=True, kw_only=True):
@@ -438,6 +444,8 @@ class CallSum(msgspec.Struct, frozen=True, kw_only=True):
     errors_count: int
     ns: int
     longest_ns: int
+    low_count: float | None = None
+    high_count: float | None = None
 
 
 class FileSum(msgspec.Struct, frozen=True, kw_only=True):

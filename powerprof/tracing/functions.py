@@ -22,6 +22,7 @@ from powerprof.system.next_steps import command_line
 from powerprof.system.reader_process import Opened
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.btf import Btf, read_kernel_btf
+from powerprof.tracing.bpf.cost_meter import CostMeter, ProgramCost
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.probe_cost import measure_cost
 from powerprof.tracing.bpf.shared_numbers import COOKIE_STEPPED, FunctionCount, FunctionSum
@@ -108,6 +109,26 @@ def build_function_definitions(btf: Btf, size: int) -> dict[str, int | str]:
 class _TracedProcess(msgspec.Struct, frozen=True):
     image: ProcessImage
     names: MatchedFunctions
+
+
+class HitMeter(CostMeter):
+    """The cost of probed calls."""
+
+    def __init__(
+        self, program: LoadedProgram, events: Callable[[], float], hits: Callable[[], int], call_ns: float
+    ) -> None:
+        super().__init__(program, events)
+        program.stop_counting()
+        self._hits, self._hit_s = hits, call_ns / 1e9
+
+    def begin(self) -> None:
+        """Begin the window."""
+        super().begin()
+        self._first_hits, self.is_known = self._hits(), True
+
+    def spent(self) -> ProgramCost:
+        """Return the cost since the window began."""
+        return ProgramCost(0.0, self._hit_s * (self._hits() - self._first_hits))
 
 
 class FunctionTracer(Closeable, WindowPart):
@@ -224,6 +245,16 @@ class FunctionTracer(Closeable, WindowPart):
         probed.
         """
         return self.collect(run_window(duration_s, self, *parts, settle=settle))
+
+    def meter(self, events: Callable[[], float]) -> CostMeter:
+        """Return the meter of the cost of probed calls, by their number and the measured cost of one."""
+        is_stepped = any(function.stepped for function in self.functions)
+        return HitMeter(
+            self.program, events, self._count_hits, (self._stepped_cost if is_stepped else self._cost).call_ns
+        )
+
+    def _count_hits(self) -> int:
+        return self.program.per_cpu_sum("counters")[FunctionCount.HITS]
 
     def open(self) -> None:
         for table in ("threads", "frames"):

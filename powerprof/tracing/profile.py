@@ -44,6 +44,8 @@ from powerprof.tracing.kernel_symbols import locate_kernel_addresses
 
 SAMPLE_HZ = 99
 MAX_HZ = 10_000
+# The CPU time of a sample, if it cannot be measured, and of one more stack: a guest whose hypervisor sets the timer.
+_USUAL_SAMPLE_NS, _STACK_NS = 20_000.0, 10_000.0
 _MOST_LOOKS = 20  # at one process: an address in none of its mappings has it looked at again
 # Processes are looked at when their first stack arrives. One that has ended by then cannot be named.
 _MAX_CAPTURE_BYTES = 256 << 20
@@ -96,6 +98,7 @@ class OnCpuTracer(Closeable, WindowPart):
         self._followed = None if pids is None else FollowedProcesses(pids, find_members)
         self._event: Event = event
         self._frequency_hz = frequency_hz
+        self._sample_ns: float | None = None
         self._images: list[ProcessImage] = []
         self._budget, self._aside = Budget(), shared()
         self._looks: Counter[int] = Counter()
@@ -143,6 +146,26 @@ class OnCpuTracer(Closeable, WindowPart):
             if index is not None and pid not in self._filled:
                 self.program.put("targets", pid, _TARGET.pack(*find_code_ranges(self._images[index])))
                 self._filled.add(pid)
+
+    def limit_cost(self, allowed_cpus: float, used_cpus: float) -> float | None:
+        """Lower the frequency so that sampling costs at most this part of a CPU. Return a lowered frequency, else None.
+
+        `used_cpus`: the CPU use of the target, whose samples cost more.
+        """
+        sample_ns = self._sample_ns = self._sampler.measure_sample_ns()
+        each_ns = (os.cpu_count() or 1) * (sample_ns or _USUAL_SAMPLE_NS) + used_cpus * _STACK_NS
+        most_hz = max(1, int(1e9 * allowed_cpus / each_ns))
+        if most_hz >= self._frequency_hz:
+            return None
+        self._frequency_hz = most_hz
+        return float(most_hz)
+
+    def find_cost_s(self, capture: OnCpuCapture) -> float | None:
+        """Return the CPU time of the samples of a window, their interrupts included, in seconds; None if unknown."""
+        sample_ns = self._sample_ns
+        return (
+            None if capture.bpf_s is None or not sample_ns else capture.bpf_s + capture.events_count * sample_ns / 1e9
+        )
 
     @property
     def read_interval_s(self) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import struct
-import time
 from collections.abc import Sequence
 
 import msgspec
@@ -31,8 +30,6 @@ from powerprof.tracing.statement_tables import read_texts
 SAMPLE_HZ = 149
 _SAMPLE_HASH_PROGRAMS = ("sample__hash_pieces", "sample__finish_hash")
 _MOMENT, _MET = struct.Struct("<Q2I"), struct.Struct("<Q16s")
-# An interrupt shows as a gap in a loop that reads the clock.
-_TRIED_HZ, _TRIED_S, _HOLE = 1_999, 0.05, 4
 
 
 class SampledThread(msgspec.Struct, frozen=True):
@@ -102,7 +99,7 @@ class MomentSampler(Closeable, WindowPart):
             self.program.put("text_places", 0, pack_text_place(place))
             self.program.put_programs("hash_programs", _SAMPLE_HASH_PROGRAMS)
             self._sampler = Sampler(self.program.descriptor("sample__moment"))
-            self._sample_ns = self._tried()
+            self._sample_ns = self._sampler.measure_sample_ns()
         except BaseException:
             self.program.close()
             raise
@@ -110,21 +107,6 @@ class MomentSampler(Closeable, WindowPart):
     def close(self) -> None:
         self._sampler.close()
         self.program.close()
-
-    def _tried(self) -> float | None:
-        """Return the CPU time in ns of a sample that meets no statement, or None if no sample was seen."""
-        steps: list[int] = []
-        with self._sampler:
-            self._sampler.open_clock(_TRIED_HZ)
-            last = time.perf_counter_ns()
-            end = last + int(_TRIED_S * 1e9)
-            while last < end:
-                steps.append((now := time.perf_counter_ns()) - last)
-                last = now
-        steps.sort()
-        usual = steps[len(steps) // 2]
-        longest = [step - usual for step in steps[-int(_TRIED_HZ * _TRIED_S) :] if step > _HOLE * usual]
-        return float(longest[len(longest) // 2]) if longest else None
 
     def begin(self, frequency_hz: int = SAMPLE_HZ, *, timed: bool = True) -> None:
         """Begin to sample without data of the last window. `timed`: measure the CPU time of the programs.

@@ -74,13 +74,20 @@ class CostMeter(Closeable, WindowPart):
     """The cost of a program in one window. `events` returns the weighted number of events since boot."""
 
     def __init__(
-        self, program: LoadedProgram, events: Callable[[], float], traps: Callable[[], tuple[float, int]] | None = None
+        self,
+        program: LoadedProgram,
+        events: Callable[[], float],
+        traps: Callable[[], tuple[float, int]] | None = None,
+        *,
+        enough: float = ENOUGH,
     ) -> None:
         """Switch the kernel's clock on. This needs a privilege.
 
-        `traps` returns the time to enter programs from probes so far, in seconds, and the number of these entries.
+        `enough`: after these events the price of one is known, and the clock stops. `traps` returns the time to enter
+        programs from probes so far, in seconds, and the number of these entries.
         """
-        self._program, self._events, self._traps = program, events, traps or (lambda: (0.0, 0))
+        self._program, self._events, self._enough = program, events, enough
+        self._traps = traps or (lambda: (0.0, 0))
         program.count_run_time()
         # Whether the kernel reports the time in programs.
         self.is_known = False
@@ -132,7 +139,7 @@ class CostMeter(Closeable, WindowPart):
         run_s, count = runs[0] - self._runs[0], runs[1] - self._runs[1]
         entry_s = max(0, count - traps_count) * ENTRY_S
         self._spent = ProgramCost(run_s, entry_s + count * CLOCK_S)
-        if self._traced_events >= ENOUGH:
+        if self._traced_events >= self._enough:
             self._program.stop_counting()
             self._prices = ProgramCost(run_s / self._traced_events, entry_s / self._traced_events)
             self._is_priced = True

@@ -27,6 +27,8 @@ _CPU_CLOCK, _MINOR_FAULTS, _MAJOR_FAULTS = 0, 5, 6
 # timers, with periods drawn within this part of their mean. In simulations of such work over 1 to 60 s the binomial
 # interval contains the truth in 94 to 99 % of windows; with a single timer in 0 %.
 _TIMERS, _SPREAD = 5, 0.4
+# An interrupt shows as a gap in a loop that reads the clock.
+_TRIED_HZ, _TRIED_S, _HOLE = 1_999, 0.05, 4
 # A clock that is behind by more than this, and this part of the time, stood still: its CPU was offline.
 _BEHIND_NS, _BEHIND = 1_000_000, 0.001
 
@@ -98,6 +100,23 @@ class Sampler(Closeable):
                 open_sampler(TYPE_SOFTWARE, _CPU_CLOCK, cpu, period_ns) for period_ns in draw_periods_ns(rate_hz)
             )
         )
+
+    def measure_sample_ns(self) -> float | None:
+        """Return the CPU time in ns of a sample that meets no target, or None if no sample was seen."""
+        steps: list[int] = []
+        try:
+            self.open_clock(_TRIED_HZ)
+            last = time.perf_counter_ns()
+            end = last + int(_TRIED_S * 1e9)
+            while last < end:
+                steps.append((now := time.perf_counter_ns()) - last)
+                last = now
+        finally:
+            self.close()
+        steps.sort()
+        usual = steps[len(steps) // 2]
+        longest = [step - usual for step in steps[-int(_TRIED_HZ * _TRIED_S) :] if step > _HOLE * usual]
+        return float(longest[len(longest) // 2]) if longest else None
 
     def open_faults(self) -> None:
         """Run the program at every page fault. Raises CapabilityError, PowerprofError."""

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from powerprof.measure.window import WindowPart
 from powerprof.system.closeable import Closeable
 from powerprof.system.pid_namespaces import check_process_ids
 from powerprof.tracing.bpf.btf import Btf
+from powerprof.tracing.bpf.cost_meter import CostMeter
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.followed import LOOK_S, FollowedProcesses
 
@@ -56,7 +57,8 @@ class SummingProgram(Closeable, WindowPart):
         self._program.close()
 
     def open(self) -> None:
-        """Empty the tables."""
+        """Attach the program and empty the tables."""
+        self._program.attach()
         for table in self._tables:
             self._program.clear(table)
         self._ran_s, self._counted = self._program.run_time_s(), self._program.per_cpu_sum("counters")
@@ -79,8 +81,9 @@ class SummingProgram(Closeable, WindowPart):
             self._add(self._followed.find_new())
 
     def end(self) -> None:
-        """Stop counting."""
+        """Stop counting, and detach the program."""
         self._count(0)
+        self._program.detach()
         if self._followed is not None:
             self._followed.end()
 
@@ -98,6 +101,10 @@ class SummingProgram(Closeable, WindowPart):
 
     def _count(self, value: int) -> None:
         self._program.put("window_open", 0, value.to_bytes(8, "little"))
+
+    def meter(self, events: Callable[[], float]) -> CostMeter:
+        """Return the meter of the program's cost. Its clock never stops: the price of an event is not constant."""
+        return CostMeter(self._program, events, enough=math.inf)
 
     def rows(self, table: str) -> tuple[bytes, bytes]:
         """Return all keys and all values of a table as bytes."""

@@ -60,8 +60,7 @@ def test_every_short_thread_has_its_last_name(
     pid, process = short_threads
     page = tmp_path / "record.json"
     # On a busy host the default bound would trace slices.
-    bound = ["--max-cost", "none"] if verb == "attribute" else []
-    words = ["--pid", str(pid), "--duration", "60", "--no-save", "--json", str(page), *bound]
+    words = ["--pid", str(pid), "--duration", "60", "--no-save", "--json", str(page), "--max-cost", "none"]
     command = powerprof_cli.start([verb, *words])
     try:
         wait_until(lambda: any(kind == "link_id" for kind, _ in held(command.pid)), "attached programs")
