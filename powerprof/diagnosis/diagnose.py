@@ -291,7 +291,10 @@ def _resolve_subject(
         target = resolve_server(request.pid, request.only, say, may_be_stopped=True)
         pid = target.first
     if has_address:
-        server = stack.enter_context(given_server(request.server_url, request.socket, request.defaults_file))
+        named = given_server(
+            request.server_url, request.socket, request.defaults_file, families=("mysql", "postgresql")
+        )
+        server = stack.enter_context(named)
         connection = stack.enter_context(server.connect(limits=sql.LOOK_LIMITS))
         if pid is not None and server.pid is not None and pid != server.pid:
             raise UsageError(f"--pid is {pid}, but the named server is process {server.pid}", "give only one of them")

@@ -27,6 +27,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from powerprof.diagnosis.evidence import Evidence, LiveRemedy, ThreadWakeups
+from powerprof.diagnosis.wording import format_change
 from powerprof.model.text import number
 
 # More wake-ups per second than this are polling. No thread of an idle MariaDB 10.11 or MySQL 5.5 comes near.
@@ -43,6 +44,7 @@ class PaceSetting(msgspec.Struct, frozen=True):
         unit: The unit of a time.
         when: The condition under which the value is right.
         live: Whether SET GLOBAL accepts the setting.
+        usual: The default of PostgreSQL, if its statement is printed for a shorter time.
     """
 
     name: str
@@ -50,6 +52,7 @@ class PaceSetting(msgspec.Struct, frozen=True):
     unit: str = ""
     when: str = ""
     live: bool = False
+    usual: int = 0
 
 
 class PeriodicThread(msgspec.Struct, frozen=True):
@@ -161,8 +164,10 @@ PERIODIC = (
     ),
     # Processes of PostgreSQL, by their titles. On an idle server the writers sleep 50 and 25 times as long
     # (bgwriter.c, walwriter.c).
-    PeriodicThread("background writer", "writes dirty pages", (PaceSetting("bgwriter_delay", unit="ms"),)),
-    PeriodicThread("walwriter", "writes the transaction log (WAL)", (PaceSetting("wal_writer_delay", unit="ms"),)),
+    PeriodicThread("background writer", "writes dirty pages", (PaceSetting("bgwriter_delay", unit="ms", usual=200),)),
+    PeriodicThread(
+        "walwriter", "writes the transaction log (WAL)", (PaceSetting("wal_writer_delay", unit="ms", usual=200),)
+    ),
     PeriodicThread(
         "autovacuum launcher", "looks for tables to vacuum or analyze", (PaceSetting("autovacuum_naptime", unit="s"),)
     ),
@@ -218,7 +223,9 @@ def _advise(setting: PaceSetting, evidence: Evidence) -> str:
     if now is None and evidence.variables:
         return ""  # This release has no such setting.
     if not setting.value:
-        return f"a longer {setting.name}" + (f", which is {now} {setting.unit}" if now is not None else "")
+        advice = f"a longer {setting.name}" + (f", which is {now} {setting.unit}" if now is not None else "")
+        is_short = (evidence.read_number(setting.name) or setting.usual) < setting.usual
+        return f"{advice}: {format_change(setting.name, f'{setting.usual}{setting.unit}')}" if is_short else advice
     if now is not None and _is_same_value(now, setting.value):
         return ""
     return " ".join(

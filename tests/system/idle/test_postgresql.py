@@ -63,12 +63,24 @@ def test_a_postgresql_of_the_users_is_measured_and_refused_while_it_works(
     assert f"attribute --pid {postgresql_server.pid}" in refused.err
 
 
+def test_diagnose_takes_an_address_of_postgresql(powerprof_cli: Cli, postgresql_server: PrivateServer) -> None:
+    words = ["diagnose", "--server", f"powerprof@{postgresql_server.socket}", "--duration", "1", "--no-save", "--json"]
+    done = powerprof_cli([*words, "-"])
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert found["server"]["version"] == postgresql_server.version
+    assert {"29 settings", "replication slots (0)", "walsenders (0)"} <= set(found["looked_at"])
+    assert not any("settings" in part for part in found["not_looked_at"])
+
+
 def test_an_address_of_the_other_product_is_recognised(
     powerprof_cli: Cli, postgresql_server: PrivateServer, mariadbd: Path, tmp_path: Path
 ) -> None:
-    for command in (["diagnose"], ["attribute", "--duration", "1"], ["queries", "--duration", "1"]):
+    for command in (["attribute", "--duration", "1"], ["queries", "--duration", "1"]):
         refused = powerprof_cli([*command, "--socket", str(postgresql_server.socket)])
         assert refused.code == 2 and "is a PostgreSQL server, and this command" in refused.err, refused.err
+    refused = powerprof_cli(["diagnose", "--socket", str(postgresql_server.socket), "--duration", "1"])
+    assert refused.code == 1 and "cannot connect to" in refused.err and "pg_hba.conf" in refused.err, refused.err
     other = tmp_path / "db.sock"
     other.symlink_to(postgresql_server.socket)
     refused = powerprof_cli(["idle", "--server", f"powerprof@{other}", "--clients", "1", *_WINDOWS])

@@ -69,6 +69,20 @@ def predict(rows: list[ThreadWakeups], *arguments: Any, **options: Any) -> Slack
     return prediction
 
 
+@pytest.mark.parametrize(
+    ("now", "advice"),
+    [
+        ("10", ", which is 10 ms: ALTER SYSTEM SET bgwriter_delay TO '200ms'; SELECT pg_catalog.pg_reload_conf()"),
+        ("200", ", which is 200 ms"),
+        (None, ""),
+    ],
+)
+def test_a_short_delay_of_postgresql_has_the_statement_of_its_default(now: str | None, advice: str) -> None:
+    writer = next(periodic for periodic in PERIODIC if periodic.name == "background writer")
+    here = evidence(variables={} if now is None else {"bgwriter_delay": now})
+    assert list_settings(writer, here) == [f"a longer bgwriter_delay{advice}"]
+
+
 def test_redis_is_reported_with_its_setting() -> None:
     (fault,) = faults(program("redis-server", timer("redis-server", 9.9)))
     assert fault.text == (
