@@ -193,6 +193,7 @@ def test_all_series_sum_to_the_kernels_count(powerprof_cli: Cli, root_bpf: None,
     assert process.returncode == 0
 
 
+@pytest.mark.alone  # it needs an idle CPU
 def test_a_restarted_target_is_found_by_its_name(powerprof_cli: Cli, root_bpf: None, tmp_path: Path) -> None:
     program = tmp_path / f"twice{os.getpid()}"
     compile_sleeper(program)
@@ -227,6 +228,7 @@ def test_the_server_has_dropped_its_capabilities(powerprof_cli: Cli, root_bpf: N
         assert has_settled(process.pid)
 
 
+@pytest.mark.alone  # it needs an idle CPU
 def test_go_tool_pprof_reads_the_profiles_of_the_exporter(
     powerprof_cli: Cli, root_bpf: None, sleeper: int, tmp_path: Path
 ) -> None:

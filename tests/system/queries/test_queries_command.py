@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -184,11 +185,11 @@ def test_stacks_are_told_by_statement(powerprof_cli: Cli, server: PrivateServer,
     rows = {one["text"]: one for one in json.loads(result.out)["statements"]}
     benchmark, scan = (next(row for text, row in rows.items() if name in text) for name in ("BENCHMARK", "COUNT"))
     for row, function, other in ((benchmark, "Item_func_sha2", "Item_func_mod"), (scan, "Item_func_mod", "func_sha2")):
-        # 99 samples a second of CPU time; what a neighbour takes of a CPU is neither a sample's nor the server's.
-        count = sum(stack["count"] for stack in row["stacks"])
-        assert count == pytest.approx(99 * row["c0_s"], rel=0.3, abs=10)
+        # 99 samples a second of CPU time, with the scatter of a count: a busy host leaves little time to a statement.
+        count, expected = sum(stack["count"] for stack in row["stacks"]), 99 * row["c0_s"]
+        assert count == pytest.approx(expected, rel=0.2, abs=5 * math.sqrt(expected))
         labels = [" ".join(stack["frames"]) for stack in row["stacks"]]
-        assert any(function in one for one in labels)
+        assert any(function in one for one in labels), (row["c0_s"], count, labels[:12])
         assert not any(other in one for one in labels)
     assert page.read_text().count('class="flame"') >= 2
 

@@ -53,9 +53,10 @@ def dtrace(dtrace_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Dtrace:
     return found
 
 
-def by_bpf(truth: Running) -> FunctionProfile:
+def by_bpf(truth: Running, monkeypatch: pytest.MonkeyPatch) -> FunctionProfile:
+    """Return the profile of a window that ends with the work."""
     with FunctionTracer([truth.pid], "truth_*") as tracer:
-        truth.begin()
+        working(truth, monkeypatch)
         return build_function_profile(tracer.measure(2.5))
 
 
@@ -76,19 +77,22 @@ def assert_exact(trace: FunctionTrace) -> None:
     assert trace.lost_count == 0
     asleep = next(row for row in trace.functions if row.name == "truth_sleeper")
     assert asleep.self_wall_ns is not None and asleep.self_wall_ns >= 40 * 5e6
-    assert asleep.self_wall_ns / 1e9 < trace.window_s <= 20
+    assert asleep.self_wall_ns / 1e9 < trace.window_s
 
 
 def beyond(trace: FunctionTrace, expected: dict[str, float]) -> list[tuple[str, float, float]]:
-    """Functions whose self time is neither that of BPF within 20 % nor explained by the probes' cost."""
+    """Return the functions whose self time is below the known one, or above that of BPF and the probes' cost.
+
+    BPF measured on the same busy host: its time is a bound above the known time, not below.
+    """
     # A call of truth_deep does nothing: its time is what a probe costs within the call; as much again lies around it.
     probe_us = mean_cpu_us(trace, "truth_deep")
     assert 1 < probe_us < 400
     found = []
-    for name, (calls, _) in TRUTH.items():
+    for name, (calls, known_us) in TRUTH.items():
         mean_us, inner = mean_cpu_us(trace, name), {"truth_outer": 3, "truth_recurse": 1}.get(name, 0)
-        limit_us = 1.2 * expected[name] + (1 + inner) * probe_us + 4000 / calls
-        if not 0.8 * expected[name] <= mean_us <= limit_us:
+        limit_us = 1.2 * max(expected[name], known_us) + (1 + inner) * probe_us + 4000 / calls
+        if not 0.8 * known_us <= mean_us <= limit_us:
             found.append((name, mean_us, limit_us))
     return found
 
@@ -96,7 +100,9 @@ def beyond(trace: FunctionTrace, expected: dict[str, float]) -> list[tuple[str, 
 def test_calls_are_exact_and_self_times_those_of_bpf_and_the_probes(
     dtrace: Dtrace, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = {row.function: row.self_cpu_mean_us or 0.0 for row in by_bpf(start("functions_truth")).functions}
+    expected = {
+        row.function: row.self_cpu_mean_us or 0.0 for row in by_bpf(start("functions_truth"), monkeypatch).functions
+    }
     outside = dict.fromkeys(TRUTH, (0.0, 0.0))
     # Counts are exact each time. Times can be another program's fault: a function must be right once.
     for _ in range(3):
