@@ -21,7 +21,7 @@ from powerprof.database.replication_status import read_postgres_state
 from powerprof.diagnosis.collect import ServerReadings, Subject, build_evidence, build_silent_evidence
 from powerprof.diagnosis.diagnose import diagnose
 from powerprof.diagnosis.evidence import Evidence, StatementWindow
-from powerprof.diagnosis.process_starts import WATCH_S, SubscriptionReading, read_subscriptions, watch_starts
+from powerprof.diagnosis.process_starts import WATCH_S
 from powerprof.live.identity import ServerIdentity, identify_server
 from powerprof.live.intervals import LiveFinding, ServerState
 from powerprof.model.attribution import Attribution
@@ -88,7 +88,6 @@ class _QueriedServer:
         self.findings: tuple[LiveFinding, ...] = ()
         self.queries: int | None = None
         self.is_stopped = self.has_answered = False
-        self._subscriptions = SubscriptionReading()
 
     def close(self) -> None:
         if self.connection is not None:
@@ -106,9 +105,7 @@ class _QueriedServer:
             return
         self.notes = []
         target = Target((self.pid,), self.program, roots=(self.pid,)) if self.is_postgres else None
-        if self.asks and self.is_postgres:
-            self._subscriptions = read_subscriptions(self.pid)
-        elif self.asks and not self._connect():
+        if self.asks and not self._connect():
             self.set_down()
             return
         self.asked = ServerReadings(self.connection, self.notes, self.pid, target)
@@ -162,36 +159,26 @@ class _QueriedServer:
             return
         readings.read_after()
         readings.statement_window = statements
-        if self.is_postgres:
-            self._read_postgres(readings, watch_s)
-        version = self.program if self.connection is None else read_version(self.connection)
-        connection = None if self.is_postgres else self.connection
-        subject = Subject(self.pid, self.program, connection, self.program if self.is_postgres else version, None)
+        readings.watch_starts(watch_s)
+        connection = self.connection
+        version = self.program if connection is None else read_version(connection)
+        subject = Subject(self.pid, self.program, connection, version, None)
         evidence = build_evidence(
             subject, readings, _restrict_to(record, self.list_pids()), record.window_s, self.notes
         )
-        if not self.is_postgres:
-            self.state = self._build_state(up=True) if connection is None else self._state_from(evidence)
+        if connection is None:
+            self.state = self._build_state(up=True)
+        elif self.is_postgres:
+            self.state = self._read_postgres_state(connection)
+        else:
+            self.state = self._state_from(evidence)
         self.has_answered = True
         self._judge(evidence)
         self.close()
 
-    def _read_postgres(self, readings: ServerReadings, watch_s: float) -> None:
-        """Read the started processes, the subscriptions and the state of a PostgreSQL server."""
-        readings.watch = watch_starts(self.pid, watch_s)
-        if not self.asks:
-            self.state = self._build_state(up=True)
-            return
-        if not self._connect():
-            raise PowerprofError("the server does not answer", None)
-        before = self._subscriptions
-        readings.subscriptions = (before.subscriptions, read_subscriptions(self.pid).subscriptions)
-        readings.facts.variables = before.settings
-        if self.connection is None:
-            self.state = self._build_state(up=True)
-            return
-        state = read_postgres_state(self.connection)
-        self.state = self._build_state(
+    def _read_postgres_state(self, connection: Sql) -> ServerState:
+        state = read_postgres_state(connection)
+        return self._build_state(
             up=True,
             role=state.role,
             replication_healthy=state.is_receiving,
@@ -280,6 +267,11 @@ class WatchedServers:
     def queried_pids(self) -> set[int]:
         """Return the pids of the servers to diagnose at the end of this window."""
         return {pid for server in self._servers.values() if server.asked is not None for pid in server.list_pids()}
+
+    @property
+    def pids(self) -> list[int]:
+        """Return the first processes of the servers."""
+        return list(self._servers)
 
     def thread_names(self) -> dict[int, str]:
         """Return performance_schema's names by thread id, as of the last look."""
