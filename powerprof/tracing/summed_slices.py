@@ -25,14 +25,14 @@ from powerprof.tracing.captures import FunctionTrace, OffCpuTrace, SyscallTrace
 from powerprof.tracing.slices import Slicer, UseClock
 
 T = TypeVar("T", OffCpuTrace, SyscallTrace, FunctionTrace)
-C = TypeVar("C", covariant=True)
+C_co = TypeVar("C_co", covariant=True)
 R = TypeVar("R", bound=msgspec.Struct)
 # A second of the target's CPU time counts as this many events: tracing calls costs in proportion to this time.
 _EVENTS_OF_CPU_S = 1e5
 _INSTANT_S = 2e-3
 
 
-class SumsTracer(Protocol[C]):
+class SumsTracer(Protocol[C_co]):
     """A tracer whose windows can follow each other."""
 
     @property
@@ -46,7 +46,7 @@ class SumsTracer(Protocol[C]):
 
     def end(self) -> None: ...
 
-    def collect(self, passed: PassedWindow) -> C: ...
+    def collect(self, passed: PassedWindow) -> C_co: ...
 
     def meter(self, events: Callable[[], float]) -> CostMeter:
         """Return the meter of the tracer's cost. `events` returns a number that grows as the traced events do."""
