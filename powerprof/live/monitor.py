@@ -308,7 +308,7 @@ class HostMonitor(Closeable):
         elif plan.target_statements and (server := _find_database_server(plan.target)) is not None:
             self._say("loading the tracer of statements")
             try:
-                self._served = stack.enter_context(ServedServer(str(server), ask=False, is_patient=True))
+                self._served = stack.enter_context(ServedServer(str(server), ask=False, is_patient=True, rests=True))
             except PowerprofError as error:
                 self._trouble = f"statements: {error.message}"
         capabilities.drop_privileges(plan.settle)
@@ -450,6 +450,9 @@ class HostMonitor(Closeable):
         return interval
 
     def _add_statements(self, interval: LiveInterval, served: ServedServer, window: TracedWindow) -> LiveInterval:
+        if served.is_resting:
+            self._windows.clear()
+            return msgspec.structs.replace(interval, notes=(*interval.notes, f"statements: {served.trouble}"))
         statements = served.collect(window.residency, self._energy)
         if statements.by_cost is None:
             self._windows.clear()  # The server was away.

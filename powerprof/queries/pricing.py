@@ -7,7 +7,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -214,8 +214,10 @@ class MeasuredStatements(msgspec.Struct, frozen=True, kw_only=True):
     slicing: StatementSlicing | None = None
 
 
-def build_record(server: TracedServer, measured: MeasuredStatements, energy: WindowEnergy) -> Queries:
-    """Return the record of a window."""
+def build_record(
+    server: TracedServer, measured: MeasuredStatements, energy: WindowEnergy, host: dict[str, Any] | None = None
+) -> Queries:
+    """Return the record of a window. `host`: its description, if it is known; to make it takes some milliseconds."""
     from powerprof.host.describe import host_record
 
     window, parts = measured.window, measured.parts
@@ -256,7 +258,7 @@ def build_record(server: TracedServer, measured: MeasuredStatements, energy: Win
             performance_schema=measured.known.has_digests,
             family=server.family,
         ),
-        host=host_record(),
+        host=host or host_record(),
         cpus=cpus,
         host_c0_percent=window.c0_percent,
         server_c0_s=server_s,

@@ -144,6 +144,11 @@ class Probes(Closeable):
     def close(self) -> None:
         self._stack.close()
 
+    def pause(self) -> None:
+        """Remove the probes until the next window. They stay if a process keeps its memory map locked."""
+        if self._tracer.program.is_attached:
+            self._tracer.detach()
+
     @property
     def parts(self) -> tuple[WindowPart, ...]:
         """The parts that observe a window, for a runner."""

@@ -215,6 +215,9 @@ class Samples(Closeable):
     def close(self) -> None:
         self._sampler.close()
 
+    def pause(self) -> None:
+        """Do nothing: between windows no sample is taken."""
+
     @property
     def parts(self) -> tuple[WindowPart, ...]:
         """The parts that observe a window, for a runner."""

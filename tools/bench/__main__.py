@@ -15,6 +15,7 @@ from tools.bench import (
     drivers,
     estimate,
     exporter,
+    idle_watch,
     observer,
     opening,
     queries,
@@ -34,7 +35,8 @@ def main() -> int:
         nargs="*",
         metavar="NAME",
         help="startup, opening, rate, estimate, observer, steadiness, turns-full, turns-half, bounded, attribution, "
-        "attribution-idle, queries, queries-samples, exporter, exporter-busy, driver-tpcc, driver-postgresql (all)",
+        "attribution-idle, queries, queries-samples, queries-bounded, exporter, exporter-busy, watch-idle, driver-tpcc, "
+        "driver-postgresql (all)",
     )
     parser.add_argument("--quick", action="store_true", help="short windows, to see that it works: nothing to believe")
     given = parser.parse_args()
@@ -52,6 +54,8 @@ def main() -> int:
         "queries-samples": queries.run_samples,
         "exporter": exporter.run,
         "exporter-busy": exporter.run_busy,
+        "watch-idle": idle_watch.run,
+        "queries-bounded": queries.run_bounded,
         "driver-tpcc": drivers.run_tpcc,
         "driver-postgresql": drivers.run_pgbench,
         "attribution": attribution.run_loaded,

@@ -8,14 +8,22 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from powerprof.database import sql
+from powerprof.database.base import Sql
 from powerprof.database.private_server import PrivateServer
+from powerprof.energy.request import NO_METER
+from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.cpuidle import CpuidleReader
+from powerprof.queries.probes import Probes as Traced
+from powerprof.queries.target import find_server
 from powerprof.tracing.statement_samples import SAMPLE_HZ, MomentSampler
 from powerprof.tracing.statements import QueryTracer
 from tools.bench import attribution, turns
-from tools.bench.figures import Verdict
+from tools.bench.figures import Verdict, spread
 
 LOSS_PERCENT, SAMPLES_PERCENT = 3.0, 1.0
+# Throughput that `queries` at its default bound may cost a saturated server.
+BOUND, BOUNDED_PERCENT, WINDOW_S = 0.02, 2.0, 10.0
 _BUSY_HZ = 40_000
 _TIMES = 10
 
@@ -94,6 +102,41 @@ def run(quick: bool) -> Verdict:
 def run_samples(quick: bool) -> Verdict:
     """The same, sampled: more often than usual, and what that costs in proportion."""
     return _judged("statements by samples", _sampled, SAMPLES_PERCENT, quick, _TIMES)
+
+
+def run_bounded(quick: bool) -> Verdict:
+    """The same load in windows with the default bound, and without tracing, in ABBA order."""
+    load = ["--threads=16", "--rate=0"]
+    lost, costs, traced = [], [], []
+    with PrivateServer() as server, attribution.loading(server, load), server.connect() as connection:
+        found = find_server(str(server.pid), None, None, None)
+        for number in range(2 if quick else 60):
+            rates = {}
+            for is_on in (number % 2 == 1, number % 2 == 0):
+                before, began_s = _questions(connection), time.monotonic()
+                if is_on:
+                    with Traced(found) as probes, WindowEnergy(NO_METER) as energy:
+                        before, began_s = _questions(connection), time.monotonic()
+                        measured = probes.trace_window(WINDOW_S, energy, BOUND).measured
+                    costs.append(measured.cost_percent or 0.0)
+                    traced.append(100.0 if measured.slicing is None else measured.slicing.traced_percent)
+                else:
+                    time.sleep(WINDOW_S)
+                rates[is_on] = (_questions(connection) - before) / (time.monotonic() - began_s)
+            lost.append(100.0 * (1.0 - rates[True] / rates[False]))
+    middle, low, high = turns.interval(lost)
+    print(f"  cost as powerprof counts it, % of the server's CPU time   {spread(costs)}")
+    print(f"  traced, % of the window   {spread(traced)}")
+    return Verdict(
+        f"queries --max-cost {100 * BOUND:g}% costs {middle:.2f} % [{low:.2f}, {high:.2f}] of a saturated server's "
+        f"throughput (target ≤ {BOUNDED_PERCENT:g} %)",
+        middle <= BOUNDED_PERCENT,
+        "the interval is wider than twice the target: something else runs" if high - low > 2 * BOUNDED_PERCENT else "",
+    )
+
+
+def _questions(connection: Sql) -> int:
+    return int(sql.fetch_rows(connection, "SHOW GLOBAL STATUS LIKE 'Questions'", columns=2)[0][1])
 
 
 def _judged(name: str, opened: turns.Opening, target_percent: float, quick: bool, times: int = 1) -> Verdict:

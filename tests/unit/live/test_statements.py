@@ -38,6 +38,8 @@ class FakeServer:
     can_probe: bool = True
     can_sample: bool = True
     now_s: float = 1000.0
+    used_s: float = 0.0
+    pauses: int = 0
 
 
 class _Method:
@@ -48,6 +50,8 @@ class _Method:
 
     def ready(self) -> None: ...
     def close(self) -> None: ...
+    def pause(self) -> None:
+        self._fake.pauses += 1
 
     def trial(self) -> ProbeTrial:
         return self._fake.trial
@@ -61,12 +65,12 @@ class _Method:
         return SimpleNamespace(measured=measured)
 
 
-def _record(_: object, measured: Any, __: object) -> Any:
+def _record(_: object, measured: Any, __: object, host: object = None) -> Any:
     unknown = dict.fromkeys(("joules", "kind", "energy_split", "calls_count"))
     own = {"server_c0_s": measured.process_cpu_s, "method": measured.method, "window_s": measured.window_s}
     connections = SimpleNamespace(wakeups_count=None)
     own["other_c0_s"] = 0.0
-    return SimpleNamespace(statements=[], background=[], connections=connections, ended=None, **own, **unknown)
+    return SimpleNamespace(statements=[], background=[], connections=connections, ended=None, host={}, **own, **unknown)
 
 
 @pytest.fixture
@@ -93,6 +97,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
     monkeypatch.setattr(statements, "find_server", reached)
     monkeypatch.setattr(statements, "build_record", _record)
     monkeypatch.setattr(statements, "replace", lambda measured, **_: measured)
+    monkeypatch.setattr(statements, "UseClock", lambda _: SimpleNamespace(read_s=lambda: found.used_s))
     monkeypatch.setattr(statements, "may_be_forged", lambda _: False)
     monkeypatch.setattr(statements, "has_ended", lambda _: False)
     monkeypatch.setattr(statements, "identify_server", lambda *_: ServerIdentity("mysqld:3306", UnitLabels()))
@@ -122,6 +127,21 @@ def test_expensive_probes_are_replaced_by_samples_and_retried(fake: FakeServer) 
     fake.cost_s = fake.bpf_s = 0.001
     fake.trial = ProbeTrial(0.5, 0.01, 0.001, 20)
     assert [method(server) for _ in range(3)] == ["samples", "probes", "probes"]
+
+
+def test_a_server_that_hardly_runs_has_no_probes(fake: FakeServer) -> None:
+    """It rests after three intervals below 0.2 % of a CPU, and is measured again at once when it runs."""
+    server, uses_s = ServedServer("mysqld", rests=True), [0.5, 0.019, 0.019, 0.019, 0.0, 0.021, 0.019]
+    found = [method(server)]
+    for used_s in uses_s:
+        fake.used_s += used_s
+        fake.now_s += 10.0
+        found.append(method(server))
+    assert found == ["probes", "probes", "probes", "probes", None, None, "probes", "probes"]
+    assert fake.pauses == 2 and not server.is_resting
+    # A server that is measured on request is never left out.
+    asked = ServedServer("mysqld")
+    assert [method(asked) for _ in range(5)] == ["probes"] * 5
 
 
 def test_the_trial_gives_the_cost_if_programs_are_not_timed(fake: FakeServer) -> None:
