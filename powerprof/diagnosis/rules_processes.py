@@ -15,8 +15,8 @@ from powerprof.diagnosis.wording import describe_settings, format_rate, format_s
 # A worker that lasts is started once. A change of its subscription or a promotion starts it a second time.
 _MIN_STARTS = 3
 _MIN_ERRORS = 2
-# The start of a parallel worker costs milliseconds. It pays if the worker uses more CPU time than this on average.
-_PARALLEL_HZ, _PARALLEL_S = 5.0, 0.02
+# The start of a parallel worker costs 5 to 10 ms. It pays if the worker uses more CPU time than this on average.
+_PARALLEL_HZ, _PARALLEL_S = 5.0, 0.05
 _UNKNOWN_HZ = 5.0
 # "logical replication worker for subscription 16394 sync 16400" (PostgreSQL 10 to 15), "logical replication apply
 # worker for subscription 16394", "logical replication tablesync worker for subscription 16394 sync 16400" (16).

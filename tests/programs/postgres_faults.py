@@ -27,7 +27,6 @@ from tests.system.queries.postgres_work import initialised_with
 
 _SETTINGS = {"wal_level": "logical", "archive_mode": "on", "wal_init_zero": "off"}
 _ROOM = {"max_connections": 100, "max_logical_replication_workers": 8, "max_worker_processes": 24}
-_RELOAD = "SELECT pg_catalog.pg_reload_conf()"
 _CHANGE = re.compile(r"(?:ALTER (?:SYSTEM|ROLE)|SELECT pg_catalog\.).*")
 
 
@@ -418,9 +417,7 @@ def list_statements(findings: Sequence[Finding]) -> list[str]:
     """Return the statements that the remedies print for the server."""
     lines = [line for finding in findings for line in finding.remedy]
     texts = [match[0] for line in lines if (match := _CHANGE.search(line)) and "…" not in match[0]]
-    statements = dict.fromkeys(statement for text in texts for statement in text.split("; "))
-    # Once at the end.
-    return [*(statement for statement in statements if statement != _RELOAD), _RELOAD]
+    return [statement for text in dict.fromkeys(texts) for statement in text.split("; ")]
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from powerprof.diagnosis import postgres_queries, rules_sessions
 from powerprof.diagnosis.evidence import Finding
 from tests.programs.costly_loads import connect
 from tests.programs.postgres_faults import FAULTS, HEALTHY, Case, list_findings, list_statements, set_up, together
+from tests.programs.waiting import wait_until
 
 _BY_SQL = tuple(case for case in FAULTS if case.by == "sql")
 _BY_PROCESSES = tuple(case for case in FAULTS if case.by == "processes")
@@ -63,8 +64,8 @@ def test_faults_of_processes_need_no_login(calm: PrivateServer) -> None:
     for case in _BY_PROCESSES:
         set_up(calm, **dict(case.settings))
         with case.start(calm):
-            found = list_findings(calm)
-        assert names(case, found["processes"]), (case.name, found)
+            # A look at a busy host misses some of the starts.
+            wait_until(lambda case=case: names(case, list_findings(calm)["processes"]), case.name)
 
 
 def test_the_printed_statements_are_accepted_and_end_their_faults(
@@ -77,11 +78,13 @@ def test_the_printed_statements_are_accepted_and_end_their_faults(
     with connect(sick, "boss", "shop") as connection:
         for statement in statements:
             sql.execute(connection, statement)
-    left = list_findings(sick, 1.0)["sql"]
-    rules = {finding.rule for finding in left}
-    assert not rules & {"short_interval", "frequent_autovacuum", "idle_transaction"}, left
-    assert not any("slot gone_" in finding.text for finding in left)
-    assert not rules & {"frequent_checkpoints", "endless_vacuum"}, left
+    ended = {"short_interval", "frequent_autovacuum", "idle_transaction", "frequent_checkpoints", "endless_vacuum"}
+
+    def are_ended() -> bool:
+        left = list_findings(sick, 1.0)["sql"]
+        return not any(finding.rule in ended or "slot gone_" in finding.text for finding in left)
+
+    wait_until(are_ended, "the end of the faults")
 
 
 @pytest.mark.nightly
