@@ -7,6 +7,7 @@ If `settle` is set, the process does nothing else after the window, so it may gi
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import islice
 from typing import TypeVar
 
 import msgspec
@@ -15,8 +16,9 @@ from powerprof.energy.request import DEFAULT_REQUEST, EnergyRequest
 from powerprof.model.records import Ended, Note, Notes
 from powerprof.model.text import Say
 from powerprof.system.errors import CapabilityError, PowerprofError, UnknownNameError, UsageError
-from powerprof.system.processes import label_of
-from powerprof.system.server_names import is_mysql_program
+from powerprof.system.processes import label_of, name_of
+from powerprof.system.server_names import is_mysql_program, is_postgres_program
+from powerprof.system.server_roles import read_roles
 from powerprof.system.targets import ServerChoice, Target, TargetChoice, is_server, resolve_server, resolve_target
 from powerprof.system.tasks import list_threads, look_up
 
@@ -25,6 +27,8 @@ Record = TypeVar("Record", bound=msgspec.Struct)
 ReadThreadNames = Callable[[], Mapping[int, str]]
 DTRACE_NOTE = "DTrace starts, counts for {:g} s, and ends in order: both take some seconds more"
 _PAGE_KIB = 4
+# A server has max_connections processes; any account can start many processes of that name.
+_MOST_ROLES = 2000
 
 
 class AttributeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +150,15 @@ def complete_thread_names(pids: Collection[int], names: dict[int, str]) -> tuple
             completed |= found
             named, without = named + len(found), without + len(set(tids) - found.keys() - {pid})
     return completed, [Note("threads_by_start", {"named": named, "unnamed": without})] if named + without else []
+
+
+def name_postgres_processes(pids: Iterable[int], names: Mapping[int, str]) -> dict[int, str]:
+    """Return the names of threads with the roles of those processes of PostgreSQL that have no name yet.
+
+    A target of the whole host or a control group has no server whose threads are read, and other processes can wake it.
+    """
+    servers = (pid for pid in sorted({*pids} - names.keys() - {0}) if is_postgres_program(name_of(pid)))
+    return {**read_roles(islice(servers, _MOST_ROLES)), **names}
 
 
 def read_own_names(tids: Iterable[int], server_names: Mapping[int, str]) -> dict[int, str]:

@@ -28,7 +28,10 @@ from powerprof.system.targets import ServerChoice, TargetChoice, resolve_target
 
 _LIBRARIES = ("libc.", "libc-", "ld-", "libpthread", "libstdc++", "[vdso]", "[vsyscall]")
 # Functions of a program that wait on behalf of their caller, so the caller is to blame.
-_WRAPPERS = re.compile(r"(psi_|inline_mysql_|mysql_(cond|mutex|rwlock)|my_cond|safe_(cond|mutex)|native_cond|std::|__)")
+_WRAPPERS = re.compile(
+    r"(psi_|inline_mysql_|mysql_(cond|mutex|rwlock)|my_cond|safe_(cond|mutex)|native_cond|std::|__)"
+    r"|(WaitEventSetWait|WaitLatch|WaitLatchOrSocket|ConditionVariable(Timed)?Sleep|PGSemaphoreLock|pg_usleep)$"
+)
 
 
 def is_own(frame: StackFrame) -> bool:

@@ -15,7 +15,13 @@ from msgspec.structs import replace
 from powerprof import __version__
 from powerprof.attribution.capture import Capture, IdleCpu
 from powerprof.attribution.causes import LookUp
-from powerprof.attribution.requests import AttributeRequest, ReadThreadNames, complete_thread_names, read_names_after
+from powerprof.attribution.requests import (
+    AttributeRequest,
+    ReadThreadNames,
+    complete_thread_names,
+    name_postgres_processes,
+    read_names_after,
+)
 from powerprof.energy.total import host_energy
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.cpuidle import read_packages
@@ -137,6 +143,7 @@ def build_capture(
     states.update({cpu: list(DRIVERLESS_STATES) for cpu in window.edges if cpu not in states})
     causes = window.trace.causes
     tasks = _traced_tasks(causes, stacks.wakings, window.trace.last_names, context.look_up)
+    names = name_postgres_processes((task.tid for task in tasks if task.tid == task.pid), names)
     ran, own = window.trace.ran, sorted(own_pids())
     if window.sliced is not None:
         pids = None if target.system else [*stacks.images, *target.pids]

@@ -76,6 +76,7 @@ def trace_phase(
     """
     from powerprof.attribution import blame
     from powerprof.attribution import causes as idle
+    from powerprof.attribution.requests import name_postgres_processes
     from powerprof.system.tasks import look_up
     from powerprof.tracing.idle import WindowTracer, trace_exits
     from powerprof.tracing.kernel_symbols import read_interrupt_names
@@ -85,6 +86,7 @@ def trace_phase(
         window = opened.measure(duration_s)
         after, counted_s = _read_switches(server), time.monotonic() - began_s
     exits = window.trace.causes
+    server_names = name_postgres_processes([*exits["next_tgid"].tolist(), *exits["waker_tgid"].tolist()], server_names)
     ended_by = idle.classify_exits(exits, window.state_names)
     rows = (
         idle.group_causes(

@@ -18,7 +18,7 @@ _MAX_NAME = 128
 _TITLE = re.compile(r"^postgres: (?:[^ :]+: )?(.*)$")
 # A client's host has its port or is [local]. Extensions choose titles of any words: "pglogical apply 16384:2342".
 _CLIENT = re.compile(r"^(\S+) (\S+) (?:\[local\]|(\S+?)\(\d+\))(?: (.*))?$")
-_BACKEND = "backend of "
+_BACKEND, _FOR = "backend of ", " for "
 _HELPERS = re.compile(
     r"^(logger|startup|checkpointer|background writer|walwriter|autovacuum|archiver|stats collector|logical replication"
     r"|walreceiver|walsender|parallel worker|io worker|slotsync worker|walsummarizer|bgworker|postmaster)"
@@ -26,8 +26,8 @@ _HELPERS = re.compile(
 
 
 def read_roles(pids: Iterable[int]) -> dict[int, str]:
-    """Return the role by process id: `checkpointer`, `backend of shop`. Processes without a title are left out."""
-    return {pid: name for pid, title in read_titles(pids).items() if (name := parse_part(title))}
+    """Return the role by process id: `checkpointer`, `backend of shop for app`. Those without a title are left out."""
+    return {pid: name for pid, title in read_titles(pids).items() if (name := parse_role(title))}
 
 
 def read_titles(pids: Iterable[int]) -> dict[int, str]:
@@ -61,8 +61,14 @@ def parse_state(title: str) -> str:
 
 
 def parse_database(name: str) -> str | None:
-    """Return the database in a name of a client's process from `read_roles`; None for other names."""
-    return name.removeprefix(_BACKEND) if name.startswith(_BACKEND) else None
+    """Return the database in the role of a client's process; None for other names."""
+    return name.removeprefix(_BACKEND).partition(_FOR)[0] if name.startswith(_BACKEND) else None
+
+
+def parse_role(title: str) -> str | None:
+    """Return the role in a title; for a client's process the database and the account, without the statement."""
+    part, client = parse_part(title), parse_client(title)
+    return part if client is None else f"{part}{_FOR}{client[0]}"
 
 
 def parse_part(title: str) -> str | None:

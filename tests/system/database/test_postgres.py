@@ -64,8 +64,8 @@ def test_its_processes_are_named_by_their_titles(server: PrivateServer) -> None:
         names = server.thread_names()
     assert server.pid not in names
     said = sorted(names.values())
-    assert said.count("backend of postgres") == 3
-    assert said.count("backend of template1") == 1
+    assert said.count(f"backend of postgres for {server.login.user}") == 3
+    assert said.count(f"backend of template1 for {server.login.user}") == 1
     assert {"checkpointer", "background writer", "walwriter"} <= set(said)
 
 
@@ -76,7 +76,7 @@ def test_nothing_of_it_is_left_not_even_a_busy_process(build: None) -> None:
         tree = server.tree.path
         # As it is when powerprof was killed: the kernel has killed the first process, the others go on.
         assert pid in janitor.marked_pids(str(tree))
-        assert read_roles([pid]) == {pid: "backend of postgres"}
+        assert read_roles([pid]) == {pid: f"backend of postgres for {server.login.user}"}
     assert not tree.exists()
     deadline = time.monotonic() + 10
     while Path(f"/proc/{pid}").exists():

@@ -8,7 +8,7 @@ import os
 import pytest
 from msgspec.structs import replace
 
-from powerprof.attribution.symbols import _MappedFiles, find_blamed_frame
+from powerprof.attribution.symbols import _MappedFiles, find_blamed_frame, only_waits
 from powerprof.model.attribution import Attribution, StackFrame, Wakeup, Waking
 from powerprof.stacks.image import snapshot
 from tests.unit.attribution.captures import attribution, exits, own_timer
@@ -17,6 +17,22 @@ from tests.unit.live.records import wakeup, waking
 
 def _frame(function: str | None, module: str = "mariadbd") -> StackFrame:
     return StackFrame(function=function, module=module, address="0x1")
+
+
+@pytest.mark.parametrize(
+    ("name", "waits"),
+    [
+        ("WaitEventSetWait", True),
+        ("WaitLatch", True),
+        ("WaitLatchOrSocket", True),
+        ("ConditionVariableTimedSleep", True),
+        ("pg_usleep", True),
+        ("WaitLatches", False),
+        ("BackgroundWriterMain", False),
+    ],
+)
+def test_postgresql_waits_for_its_callers(name: str, waits: bool) -> None:
+    assert only_waits(_frame(name, "postgres")) is waits
 
 
 def test_blamed_frame_is_the_caller_of_wrappers() -> None:

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from powerprof.attribution.capture import Capture, encode, load
-from powerprof.attribution.requests import AttributeRequest
+from powerprof.attribution.requests import AttributeRequest, name_postgres_processes
 from powerprof.attribution.window import CaptureContext, _unseen_time_notes, build_capture
 from powerprof.energy.request import EnergyRequest
 from powerprof.energy.windows import WindowEnergy
@@ -27,7 +27,9 @@ from powerprof.tracing.captures import CpuEdge
 from powerprof.tracing.idle import IdleTrace, TracedWindow
 from powerprof.tracing.idle_data import CAUSE, CPU_TOTAL, IDLE_EXIT, RUN_TIME, RunTimes, SiteWakings
 from powerprof.tracing.idle_stacks import StackTrace
+from tests.conftest import Tree
 from tests.unit.attribution.captures import capture, exits, own_timer
+from tests.unit.system.conftest import add_process
 
 MS, S = 1_000_000, 1_000_000_000
 STATES = (StateInfo("POLL", True), StateInfo("C1", False, False, 2, 2))
@@ -250,3 +252,12 @@ def test_a_capture_of_another_version_is_refused(tmp_path: Path) -> None:
         path.write_bytes(encode(replace(made, version=version)))
         with pytest.raises(DataError, match="another version"):
             load(path)
+
+
+def test_processes_of_postgresql_have_their_roles(fake_tree: Tree) -> None:
+    """A process of the target has its name already; the title of another program is none."""
+    title = "postgres: app shop [local] idle"
+    for pid, program in ((7, "postgres"), (8, "postgres"), (9, "psql")):
+        add_process(fake_tree, pid, f"/p/{program}", files={"cmdline": title})
+    names = name_postgres_processes([7, 8, 8, 9, 0, 10], {7: "walwriter", 71: "main"})
+    assert names == {7: "walwriter", 8: "backend of shop for app", 71: "main"}

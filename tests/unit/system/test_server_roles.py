@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.system.server_roles import parse_client, parse_database, parse_part, read_roles, read_titles
+from powerprof.system.server_roles import parse_client, parse_database, parse_part, parse_role, read_roles, read_titles
 from tests.conftest import Tree
 from tests.unit.system.conftest import add_process
 
@@ -34,11 +34,14 @@ def test_a_title_has_a_role_and_a_clients_account(
     assert parse_part(title) == role
     assert parse_client(title) == client
     assert parse_database(role or "") == ((role or "").removeprefix("backend of ") if client else None)
+    assert parse_role(title) == (f"{role} for {client[0]}" if client else role)
+    assert parse_database(parse_role(title) or "") == parse_database(role or "")
 
 
 def test_roles_are_those_of_readable_titles(fake_tree: Tree) -> None:
     add_process(fake_tree, 7, "/p/postgres", files={"cmdline": "postgres: checkpointer \0\0"})
     add_process(fake_tree, 8, "/p/postgres", files={"cmdline": "/p/postgres\0-D\0/d\0"})
     add_process(fake_tree, 9, "/p/postgres", files={"cmdline": ""})
-    assert read_roles([7, 8, 9, 10]) == {7: "checkpointer"}
+    add_process(fake_tree, 11, "/p/postgres", files={"cmdline": "postgres: app shop [local] idle"})
+    assert read_roles([7, 8, 9, 10, 11]) == {7: "checkpointer", 11: "backend of shop for app"}
     assert read_titles([7, 8, 9, 10]) == {7: "postgres: checkpointer   ", 8: "/p/postgres -D /d "}
