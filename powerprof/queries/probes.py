@@ -77,6 +77,8 @@ _RECENT_S, _TRIAL_S = 0.5, 0.5
 _LEAST_SLICES = 6
 # Removing the probes costs half as much as placing them and reading a slice.
 _REMOVAL = 1.5
+# CPU time to place and remove the probes on a quiet host, until a trial has measured it.
+_USUAL_SWITCH_S = 0.025
 COSTLY_PERCENT = 3.0
 """Share of the server's CPU time above which samples are the better choice."""
 _BUSY = 0.1  # of one CPU
@@ -128,6 +130,7 @@ class Probes(Closeable):
     ) -> None:
         self._server, self._again = server, again
         self._last: tuple[float, ServerReport] | None = None
+        self._switch_s = _USUAL_SWITCH_S
         self._known = ServerReport()
         self._stack = ExitStack()
         try:
@@ -174,7 +177,7 @@ class Probes(Closeable):
             CostMeter(tracer.program, events.read, tracer.read_traps) as cost,
         ):
             self.ready()
-            slicer = StatementSlicer(tracer, cost, used, events, budget, duration_s)
+            slicer = StatementSlicer(tracer, cost, used, events, budget, duration_s, self._switch_s)
             passed = run_window(duration_s, cost, used, slicer, *meter.parts, *self.parts[1:], life)
             window = meter.collect(passed)
             spent = cost.collect()
@@ -240,7 +243,7 @@ class Probes(Closeable):
         tracer.end()
         trace = tracer.collect()
         took_s = (trace.cost.bpf_s or 0.0) + trace.cost.trap_ns / 1e9
-        switch_s = _REMOVAL * (time.process_time() - began_s)
+        switch_s = self._switch_s = _REMOVAL * (time.process_time() - began_s)
         return ProbeTrial(trace.window_s, (trace.process_cpu_ns or 0) / 1e9, took_s, trace.dispatches_count, switch_s)
 
     def _read_start(self) -> ServerReport:

@@ -280,7 +280,11 @@ def own_cost(interval: LiveInterval) -> str:
     """Return the CPU time and the wake-ups of powerprof itself in the interval."""
     own, seconds = interval.own, interval.window_s
     percent = 100.0 * (own.cpu_s + (own.bpf_s or 0.0)) / seconds
-    cost = f"{text.number(percent, 1)} % of a CPU, {text.number(own.wakeups_count / seconds, 1)} wake-ups/s"
+    programs = "" if own.bpf_s is None else f" (programs {text.number(100.0 * own.bpf_s / seconds, 1)} %)"
+    bound = interval.max_cost_percent
+    limit = "" if bound is None else f", bound {text.number(bound, 1)} %"
+    wakeups = f"{text.number(own.wakeups_count / seconds, 1)} wake-ups/s"
+    cost = f"{text.number(percent, 1)} % of a CPU{programs}{limit}, {wakeups}"
     if interval.traced_percent >= _ALL_TRACED:
         return cost
     return f"{cost}; traced {text.number(interval.traced_percent, 0)} % of the time"

@@ -30,7 +30,7 @@ SHORTEST_S, _LONGEST_S = 0.1, 0.5
 LOOK_S = 1.0
 _FIRST_LOOK_S = 0.25
 # The cost of one attachment and one detachment with the edges of a slice, until they are measured.
-_SWITCH_COST_S = 0.016
+SWITCH_COST_S = 0.016
 # The price of fewer events is unknown.
 _FEW_EVENTS = 100
 # The weight of the latest switch in its expected cost.
@@ -101,15 +101,23 @@ class Stratum(msgspec.Struct, frozen=True):
 class SliceController:
     """Decides when to trace. The owner calls `look` at `next_look_s`, and `switched` after it attached or detached."""
 
-    def __init__(self, budget: Budget, seed: int, end_s: float = math.inf, look_s: float = LOOK_S) -> None:
+    def __init__(
+        self,
+        budget: Budget,
+        seed: int,
+        end_s: float = math.inf,
+        look_s: float = LOOK_S,
+        switch_cost_s: float = SWITCH_COST_S,
+    ) -> None:
         """Begin a window with tracing.
 
-        `end_s`: its end. `look_s`: the interval of looks while tracing costs less than the budget.
+        `end_s`: its end. `look_s`: the interval of looks while tracing costs less than the budget. `switch_cost_s`: the
+        expected cost of an attachment and a detachment.
         """
         self._end_s, self._look_s = end_s, look_s
         self._budget, self._random = budget, random.Random(seed)  # noqa: S311  a sample
         self._readings: deque[Reading] = deque([Reading(0.0, 0.0, 0.0, 0.0, 0.0)])
-        self._switch_costs_s = {True: _SWITCH_COST_S / 2, False: _SWITCH_COST_S / 2}
+        self._switch_costs_s = {True: switch_cost_s / 2, False: switch_cost_s / 2}
         self._price = 0.0
         self.is_tracing, self.is_sliced = True, False
         self.next_look_s = _FIRST_LOOK_S

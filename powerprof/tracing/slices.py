@@ -21,7 +21,7 @@ from powerprof.system.targets import Target
 from powerprof.tracing.bpf.cost_meter import CostMeter
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.shared_numbers import CpuPhase, RunKind
-from powerprof.tracing.budget import LOOK_S, Budget, Reading, SliceController, Stratum
+from powerprof.tracing.budget import LOOK_S, SWITCH_COST_S, Budget, Reading, SliceController, Stratum
 from powerprof.tracing.captures import Array, CpuEdge, count_reference_exits
 from powerprof.tracing.idle_data import CAUSE_KEY, CPU_STATE, RUN_TIME, SUMS, WOKEN_KEY, RunTimes, sum_by_key
 
@@ -277,7 +277,9 @@ class Slicer(WindowPart):
         start_slice: Callable[[], None],
         end_slice: Callable[[], None],
         look_s: float = LOOK_S,
+        switch_cost_s: float = SWITCH_COST_S,
     ) -> None:
+        self._switch_cost_s = switch_cost_s
         self._meter, self._used, self._events, self._budget = meter, used, events, budget
         meter.is_driven = True
         self._duration_s, self._wake_descriptor = duration_s, wake_descriptor
@@ -298,7 +300,7 @@ class Slicer(WindowPart):
         self._start_s = time.monotonic()
         self._first_used, self._first_events = self._used(), self._events()
         seed = int.from_bytes(os.urandom(4), "little")
-        self._controller = SliceController(self._budget, seed, self._duration_s, self._look_s)
+        self._controller = SliceController(self._budget, seed, self._duration_s, self._look_s, self._switch_cost_s)
 
     def read(self) -> None:
         """Look at the cost, and attach or detach."""

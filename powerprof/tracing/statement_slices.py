@@ -48,8 +48,12 @@ class StatementSlicer(Slicer):
         events: EventCounter,
         budget: Budget | None,
         duration_s: float,
+        switch_cost_s: float,
     ) -> None:
-        """Bound the cost of a window of this length; `budget` None traces all of it."""
+        """Bound the cost of a window of this length; `budget` None traces all of it.
+
+        `switch_cost_s`: the expected cost to place and remove the probes.
+        """
         super().__init__(
             meter,
             used.read_s,
@@ -59,6 +63,7 @@ class StatementSlicer(Slicer):
             wake_descriptor=None,
             start_slice=self._start,
             end_slice=self._end,
+            switch_cost_s=switch_cost_s,
         )
         self._tracer = tracer
         self._traces: list[StatementTrace] = []

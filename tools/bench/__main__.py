@@ -35,8 +35,8 @@ def main() -> int:
         nargs="*",
         metavar="NAME",
         help="startup, opening, rate, estimate, observer, steadiness, turns-full, turns-half, bounded, attribution, "
-        "attribution-idle, queries, queries-samples, queries-bounded, exporter, exporter-busy, watch-idle, driver-tpcc, "
-        "driver-postgresql (all)",
+        "attribution-idle, queries, queries-samples, queries-bounded, exporter, exporter-busy, watch-idle, "
+        "driver-tpcc, driver-postgresql (all)",
     )
     parser.add_argument("--quick", action="store_true", help="short windows, to see that it works: nothing to believe")
     given = parser.parse_args()
