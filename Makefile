@@ -146,9 +146,9 @@ deb: setup-demo ## build a Debian package in dist/ (docs/how-to/prometheus.md)
 dist: ## make the reproducible sdist and wheel of the last commit in dist/
 	@packaging/dist dist
 
-release: setup ## check that the platform table is of the current BPF programs, then make the sdist and the wheel
+release: setup ## check that the platform table is of the current BPF programs, then make sdist, wheel and SBOM
 	$(BIN)/python -m tools.matrix --check
-	@packaging/dist dist
+	@packaging/release dist
 
 lint: setup-demo ## run ruff (rules and format) and mypy
 	@$(MAKE) --silent --no-print-directory $(TESTED)

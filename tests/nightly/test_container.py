@@ -25,6 +25,7 @@ from tests.conftest import REPOSITORY
 FOLDER = REPOSITORY / "packaging/container"
 _BASE, _IMAGE, _PROBED = "localhost/powerprof-test-base", "localhost/powerprof-test", "powerprof-test-probed"
 _PORT = 19479
+_LABELS = {"VERSION": "1.2.3", "REVISION": "0123abc", "SOURCE": "https://example.org/powerprof"}
 # What a host's pip needs to reach PyPI is its administrator's business.
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 _SECCOMP = Path("/usr/share/containers/seccomp.json")
@@ -63,7 +64,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     try:
         podman("import", "--quiet", tree, _BASE)
         volumes = [f"--volume={_CERTIFICATES}:/host-ca.pem:ro", f"--volume={place}/pip.conf:/etc/pip.conf:ro"]
-        words = ["--network=host", *volumes, f"--build-arg=BASE={_BASE}", "--tag", _IMAGE]
+        labels = [f"--build-arg={name}={value}" for name, value in _LABELS.items()]
+        words = ["--network=host", *volumes, f"--build-arg=BASE={_BASE}", *labels, "--tag", _IMAGE]
         podman("build", *words, "--file", FOLDER / "Containerfile", place / "dist")
         yield _IMAGE
     finally:
@@ -106,8 +108,11 @@ def test_it_holds_nothing_that_compiles(image: str, limits: list[str]) -> None:
     looked = podman("run", "--rm", *limits, "--entrypoint=find", image, "/", "-xdev", "-type", "f")
     files = {Path(line).name for line in looked.stdout.splitlines()}
     assert not files & {"gcc", "cc", "clang", "libbcc.so.0", "pip", "pip3"}
-    size = json.loads(podman("image", "inspect", image).stdout)[0]["Size"]
-    assert size < 700 << 20
+    (about,) = json.loads(podman("image", "inspect", image).stdout)
+    assert about["Size"] < 400 << 20
+    assert not [name for name in files if name.startswith(("libcurl", "libldap", "libssh", "libkrb5"))]
+    for name, value in _LABELS.items():
+        assert about["Labels"][f"org.opencontainers.image.{name.lower()}"] == value
 
 
 def test_it_names_the_container_whose_health_probe_wakes_the_node(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
@@ -48,6 +49,13 @@ def test_it_is_installed_used_and_removed(machine: Machine, package: Path) -> No
     installed = machine.run(*apt, "--no-install-recommends", "install", "/opt/package.deb", folder="/")
     assert installed.status == 0, installed.tail()
     assert "powerprof" in machine.packages()
+    # drgn of PyPI would have its libraries here.
+    assert not list((machine.root / "usr/lib/powerprof").rglob("drgn.libs"))
+    assert package.stat().st_size <= 30 << 20
+    document = machine.root / "usr/share/doc/powerprof"
+    assert "License: Apache-2.0 or GPL-2.0" in (document / "copyright").read_text()
+    bill = json.loads((document / "sbom.cdx.json").read_text())
+    assert {"drgn", "numpy", "typer"} <= {part["name"] for part in bill["components"]}
     # Where the programs are carried nothing that compiles them comes with it.
     assert ("python3-bpfcc" in machine.packages()) == (platform.machine() not in ("x86_64", "aarch64"))
 
