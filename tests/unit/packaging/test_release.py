@@ -56,7 +56,7 @@ def test_a_workflow_has_few_rights_and_no_foreign_text_in_a_script(path: Path) -
     assert flow["permissions"] == {"contents": "read"}
     for job in flow["jobs"].values():
         for step in job["steps"]:
-            assert not re.search(r"\$\{\{ *(?!matrix\.)", step.get("run", "")), step
+            assert not re.search(r"\$\{\{(?! *matrix\.)", step.get("run", "")), step
 
 
 def test_the_action_passes_its_inputs_by_the_environment() -> None:
