@@ -102,7 +102,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
                 nargs=-1 if self.is_repeatable else 1,
                 required=False,
                 metavar=self.metavar,
-                shell_complete=self._complete,
+                autocompletion=self._complete,
             )
         if self.is_flag:
             return TyperOption(param_decls=[self.flag, name], is_flag=True, default=False, help=self.help)
@@ -111,10 +111,10 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
             metavar=self.metavar,
             multiple=self.is_repeatable,
             help=self.help,
-            shell_complete=self._complete,
+            autocompletion=self._complete,
         )
 
-    def _complete(self, context: Any, _: Any, incomplete: str) -> list[Any]:
+    def _complete(self, context: Any, _: list[str], incomplete: str) -> list[str]:
         """Return the values for the shell. The words after -- belong to another command."""
         from powerprof.cli.completion import Typed, list_values
 
@@ -123,7 +123,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
         program = context.parent.params if context.parent is not None else {}
         runs_dir = program.get("runs_dir") or os.environ.get("POWERPROF_RUNS_DIR")
         typed = Typed(command=str(context.info_name), values=context.params, runs_dir=runs_dir or None)
-        return list(list_values(self.flag, self.metavar, typed, incomplete))
+        return list_values(self.flag, self.metavar, typed, incomplete)
 
     def value_of(self, typed: Any, command: str) -> Any:
         """Return the value of the typed text or texts; the default if there is none. Raises UsageError."""
