@@ -60,6 +60,14 @@ APT::Install-Recommends "false";
 """
 
 
+def list_proxies() -> dict[str, str]:
+    """Return the proxies of this process by the names that apt reads, which are in small letters."""
+    from urllib.request import getproxies_environment
+
+    proxies: dict[str, str] = getproxies_environment()
+    return {f"{scheme}_proxy": proxies[scheme] for scheme in ("http", "https", "no") if scheme in proxies}
+
+
 class WantedPackage(msgspec.Struct, frozen=True):
     """A package to download: its file, size and digest."""
 
@@ -134,11 +142,10 @@ class Suite:
 
     def _run(self, *words: str) -> str:
         environment = {"APT_CONFIG": str(self._place / "apt.conf"), "DEBIAN_FRONTEND": "noninteractive"}
-        proxies = {name: os.environ[name] for name in ("http_proxy", "https_proxy", "no_proxy") if name in os.environ}
         done = programs.run(
             [self._apt, "-q", "-o", "APT::Update::Error-Mode=any", *words],
             timeout_s=_DOWNLOAD_S,
-            env={**environment, **proxies},
+            env={**environment, **list_proxies()},
             check=False,
         )
         if done.returncode != 0:

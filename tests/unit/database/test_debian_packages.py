@@ -96,3 +96,14 @@ def test_a_hard_link_is_kept(tmp_path: Path) -> None:
 def test_a_package_that_is_cut_is_one_line_of_error(tmp_path: Path, size: int) -> None:
     with pytest.raises(DataError, match="damaged package"):
         _unpack(tmp_path, make_deb({"./usr/bin/a": bytes(range(256)) * 40})[:size])
+
+
+def test_apt_has_the_proxies_in_small_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    assert debian_packages.list_proxies() == {}
+    for name in ("HTTP_PROXY", "https_proxy", "NO_PROXY", "FTP_PROXY"):
+        monkeypatch.setenv(name, f"of-{name}:3128")
+    monkeypatch.setenv("http_proxy", "small:3128")
+    expected = {"http_proxy": "small:3128", "https_proxy": "of-https_proxy:3128", "no_proxy": "of-NO_PROXY:3128"}
+    assert debian_packages.list_proxies() == expected

@@ -11,16 +11,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from powerprof.cli.commands import COMMANDS
 from powerprof.experiment.study import StudyOptions, estimate_study_seconds
 from powerprof.host.survey import survey_host
+from powerprof.report.kinds import lines_of
 from powerprof.system.errors import Declined
 from powerprof.workloads.studies import find_study, list_studies
 from tests.conftest import REPOSITORY
 from tests.programs.in_process import Run, the_commands, up_to_the_first_window
 from tests.unit.docs.test_reference import table_of
 from tests.unit.layers import sources
+from tests.unit.report.distinct_records import make_kind
 from tools.pages.cli import example_duration
 from tools.pages.pages import name_of, pages
 
@@ -180,6 +183,23 @@ def test_make_check_takes_the_time_that_pages_state() -> None:
 def test_a_cost_is_the_same_on_all_pages(figure: str) -> None:
     measured = {"64 µs": "docs/how-to/costly-statements.md"}.get(figure, "docs/dev/reports.md")
     assert all(figure in _flat(REPOSITORY / page) for page in ("README.md", "docs/cost-and-safety.md", measured))
+
+
+def test_a_quoted_cost_of_a_trace_has_the_parts_of_the_report() -> None:
+    record = make_kind("powerprof.attribution/1", known=True)
+    record = replace(record, tool=replace(record.tool, cost_percent=None))
+    printed = next(line for line in lines_of(record, 400) if line.startswith("powerprof itself: "))
+    quoted = [
+        (name_of(page), each)
+        for page in pages()
+        for each in re.findall(r"[\d.]+ % CPU[^`\n]* MB", page.read_text("utf-8"))
+    ]
+    assert quoted
+
+    def form(text: str) -> str:
+        return re.sub(r"[\d.,]+(?= )", "N", text)
+
+    assert [each for each in quoted if form(each[1]) not in form(printed)] == []
 
 
 def test_commands_that_ask_are_on_the_page_of_safety() -> None:
