@@ -180,6 +180,7 @@ def test_stacks_are_told_by_statement(powerprof_cli: Cli, server: PrivateServer,
         # On a busy host the statements have little CPU time: the window is longer if it has too few samples.
         for duration in ("2", "8", "30"):
             words = ["queries", "--socket", str(server.socket), "--stacks", "--duration", duration, "-o", str(page)]
+            words += ["--max-cost", "none"]
             result = powerprof_cli([*words, "--no-save", "--meter", "none", "--json", "-"])
             assert result.code == 0, result.err
             rows = json.loads(result.out)["statements"]

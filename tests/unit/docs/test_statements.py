@@ -189,11 +189,8 @@ def test_a_quoted_cost_of_a_trace_has_the_parts_of_the_report() -> None:
     record = make_kind("powerprof.attribution/1", known=True)
     record = replace(record, tool=replace(record.tool, cost_percent=None))
     printed = next(line for line in lines_of(record, 400) if line.startswith("powerprof itself: "))
-    quoted = [
-        (name_of(page), each)
-        for page in pages()
-        for each in re.findall(r"[\d.]+ % CPU[^`\n]* MB", page.read_text("utf-8"))
-    ]
+    texts = [(name_of(page), page.read_text("utf-8")) for page in pages()]
+    quoted = [(name, each) for name, text in texts for each in re.findall(r"[\d.]+ % CPU[^`\n]* MB", text)]
     assert quoted
 
     def form(text: str) -> str:
