@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import getpass
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ import msgspec
 from powerprof.database import sql
 from powerprof.database.base import Login
 from powerprof.database.local_login import list_listening_sockets, log_in_locally, log_in_to_statistics
-from powerprof.database.pg_stat_statements import Statistics, read_statistics
+from powerprof.database.pg_stat_statements import Statistics, find_statistics_database, read_statistics
 from powerprof.database.readers import check_only_reads, read_only_login
 from powerprof.database.server_report import Account, ServerReport, read_report
 from powerprof.measure.target_life import TargetLife
@@ -98,7 +98,7 @@ def find_server(
     if given:
         from powerprof.database.given import given_server
 
-        with given_server(url, socket, defaults_file) as server:
+        with given_server(url, socket, defaults_file, families=("mysql", "postgresql")) as server:
             if number is not None and server.pid is not None and number != server.pid:
                 raise UsageError(
                     f"--pid is {number}, but the named server is process {server.pid}", "give only one of them"
@@ -109,12 +109,13 @@ def find_server(
                     f"{server.login.text} is not a process of this host that can be found",
                     "run powerprof on the server's own host, as root",
                 )
+            if server.login.family == "postgresql":
+                return _postgresql(number, lambda databases: find_statistics_database(server.login, databases))
             return TracedServer(number, _label(number), server.version, server.login)
     assert number is not None  # noqa: S101  one of the two was given
     name = name_of(number) or ""
     if is_postgres_program(name):
-        schemas = _titled(number)[1]
-        return TracedServer(number, _label(number), None, log_in_to_statistics(number, schemas.values()), "postgresql")
+        return _postgresql(number, lambda databases: log_in_to_statistics(number, databases))
     if not is_mysql_program(name):
         raise UsageError(
             f"--pid {number}: {label_of(number)} is not a MariaDB, MySQL or PostgreSQL server: its statements are "
@@ -122,6 +123,11 @@ def find_server(
             f"to see where its CPU time goes: {command_line('profile --pid {}', number)}",
         )
     return _by_its_socket(number, _label(number))
+
+
+def _postgresql(pid: int, log_in: Callable[[Iterable[str]], Login | None]) -> TracedServer:
+    """Return a PostgreSQL whose login to pg_stat_statements `log_in` finds among the databases of its clients."""
+    return TracedServer(pid, _label(pid), None, log_in(_titled(pid)[1].values()), "postgresql")
 
 
 def find_reader(server: TracedServer, file: Path | None) -> Login:
