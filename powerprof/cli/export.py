@@ -36,10 +36,12 @@ class SeriesOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     top: int = whole_number("--top", "N", "Number of rows with their own series.", default=20, low=0, high=1000)
     per_cpu: str = option("--per-cpu", "auto|yes|no", "Export idle time per CPU (auto: up to 8 CPUs).", default="auto")
-    statements: str | None = option(
+    statements: list[str] | None = option(
         "--statements",
-        "ID|NAME|PATH",
-        "Also export the 20 most expensive statements of this server (process id, name or socket).",
+        "ID|NAME|PATH|all",
+        "Also export the most expensive statements of this server (process id, name or socket) or of all servers: 20 "
+        "in total; repeatable.",
+        is_repeatable=True,
     )
 
 
@@ -91,7 +93,7 @@ def command(options: Options) -> None:
         insecure=options.insecure,
         top=series.top,
         per_cpu=None if series.per_cpu == "auto" else series.per_cpu == "yes",
-        statements=series.statements,
+        statements=tuple(series.statements or ()),
         max_cost=cost_bound(options.max_cost),
     )
     try:

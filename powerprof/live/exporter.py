@@ -47,7 +47,7 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
     top: int = 20
     stale_s: float = 300.0
     per_cpu: bool | None = None
-    statements: str | None = None
+    statements: tuple[str, ...] = ()
     max_cost: float | None = None
 
 
@@ -67,7 +67,7 @@ def export_metrics(plan: ExportPlan, say: Say, profiles: Profiles | None = None)
     check_exposure(address, config, plan.insecure)
     per_cpu = len(online_cpus()) <= _MAX_SEPARATE_CPUS if plan.per_cpu is None else plan.per_cpu
     rows: Ranking[RowKey] = Ranking(plan.top, plan.stale_s)
-    served = None if plan.statements is None else StatementTotals(Ranking(stale_s=plan.stale_s))
+    served = StatementTotals(stale_s=plan.stale_s)
     totals = Totals(rows, Ranking(plan.top, plan.stale_s), served, per_cpu=per_cpu)
     build = {"version": __version__, "kernel": os.uname().release, "driver": read_driver() or "none"}
     shared = SharedTotals(totals, build, deadline_s=_LATE_INTERVALS * plan.interval_s + _LATE_S)

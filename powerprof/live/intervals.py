@@ -179,6 +179,8 @@ class LiveInterval(msgspec.Struct, frozen=True, kw_only=True):
         used: CPU time of processes by name, if the CPUs were busy and the clocks were read.
         target: The name of the watched processes; empty for the whole host.
         target_percent: CPU use of the target, in percent of one CPU; None if it is unknown.
+        statements: The statements of the first server that is served.
+        other_statements: Those of the other servers.
         ended: The end, stop or change of the target in the interval.
     `traced_percent`: the traced part of the interval; below 100, `rows` are estimates. `max_cost_percent`: the bound of
     the cost of tracing.
@@ -216,6 +218,7 @@ class LiveInterval(msgspec.Struct, frozen=True, kw_only=True):
     target: str = ""
     target_percent: float | None = None
     statements: ServedStatements | None = None
+    other_statements: tuple[ServedStatements, ...] = ()
     ended: Ended | None = None
     notes: Notes = ()
 

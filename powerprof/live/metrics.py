@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
@@ -195,12 +195,15 @@ class Ranking(Generic[K], msgspec.Struct):
                 break
             self._end(cheapest)
             self._begin(key)
+        while len(self.places) > max(self.top, 0):
+            # The number of places has become smaller.
+            self._end(min(self.places, key=lambda place: self._recent[place].cost))
         unplaced = [key for key in waiting if key not in self.places]
         for key in unplaced[_REMEMBERED_PER_PLACE * max(1, self.top) :]:
             del self._recent[key]
 
 
-class StatementTotals(msgspec.Struct):
+class ServerStatements(msgspec.Struct):
     """The counters of one server's statements over all intervals.
 
     The rest has all other work of the server: cheaper statements, background and connections.
@@ -262,12 +265,43 @@ class StatementTotals(msgspec.Struct):
         return {**self.rows.places, OTHER: self.rows.rest}
 
 
+class StatementTotals(msgspec.Struct):
+    """The counters of the statements of all served servers.
+
+    Attributes:
+        top: The number of statements with series of all servers together.
+        stale_s: A statement without costs for this time loses its series.
+        servers: The counters by the label of the server.
+    """
+
+    top: int = TOP
+    stale_s: float = STALE_S
+    servers: dict[str, ServerStatements] = msgspec.field(default_factory=dict)
+
+    def add(self, served: Sequence[ServedStatements]) -> None:
+        """Add an interval. A server that is no longer served loses its series."""
+        names = {interval.server for interval in served if interval.server}
+        self.servers = {name: totals for name, totals in self.servers.items() if name in names}
+        share = max(1, self.top // max(1, len(names)))
+        for interval in served:
+            if interval.server not in self.servers and len(self.servers) < max(1, self.top):
+                self.servers[interval.server] = ServerStatements(Ranking(stale_s=self.stale_s))
+            if (totals := self.servers.get(interval.server)) is not None:
+                totals.rows.top = share
+                totals.add(interval)
+
+    def mark_read(self) -> None:
+        """Record that a reader has seen every series."""
+        for totals in self.servers.values():
+            totals.mark_read()
+
+
 class Totals(msgspec.Struct):
     """The counters of the host over all intervals, and the gauges of the last interval."""
 
     rows: Ranking[RowKey] = msgspec.field(default_factory=Ranking)
     units: Ranking[str] = msgspec.field(default_factory=Ranking)
-    statements: StatementTotals | None = None
+    statements: StatementTotals = msgspec.field(default_factory=StatementTotals)
     per_cpu: bool = True
     idle_s: dict[tuple[str, str], float] = msgspec.field(default_factory=dict)
     # Counter of the kernel → CPU and state → count; without counters that the kernel lacks.
@@ -338,15 +372,14 @@ class Totals(msgspec.Struct):
             if (server_key := _key_of(server)) in self.queries or server.role
         }
         self._add_rows(interval)
-        if self.statements is not None and interval.statements is not None:
-            self.statements.add(interval.statements)
+        first = () if interval.statements is None else (interval.statements,)
+        self.statements.add((*first, *interval.other_statements))
 
     def mark_read(self) -> None:
         """Record that a reader has seen every series. New series count from here."""
         self.rows.mark_read()
         self.units.mark_read()
-        if self.statements is not None:
-            self.statements.mark_read()
+        self.statements.mark_read()
 
     def _add_energy(self, interval: LiveInterval) -> None:
         self.meters = {}
@@ -528,8 +561,7 @@ def _list_counters(totals: Totals) -> Iterator[Metric]:
     # A counter that stands still would show a host without power. While the total is unknown the series is absent.
     host = {(kind,): value for kind, value in totals.host_joules.items() if totals.is_host_known}
     yield _build_counter("powerprof_host_energy_joules", "Energy of the host: one sum of domains.", ("kind",), host)
-    if totals.statements is not None and totals.statements.server:
-        yield from _list_statement_counters(totals.statements)
+    yield from _list_statement_counters(totals.statements.servers)
     help_text = "Statements that a server executed; transactions of PostgreSQL."
     yield _build_counter("powerprof_server_queries", help_text, _SERVER_LABELS, totals.queries)
     for name, help_text, value in (
@@ -549,44 +581,48 @@ def _list_counters(totals: Totals) -> Iterator[Metric]:
         yield _build_counter(name, help_text, (), {(): float(value)})
 
 
-def _list_statement_counters(statements: StatementTotals) -> Iterator[Metric]:
+def _list_statement_counters(servers: Mapping[str, ServerStatements]) -> Iterator[Metric]:
     """Return the counters of the served statements. Those that the last interval did not measure are left out."""
-    server = statements.server
+    if not servers:
+        return
     yield _build_counter(
         "powerprof_statements_measured_seconds",
         "Time in which statements were measured.",
         ("server", "method"),
-        {(server, method): seconds for method, seconds in statements.measured_s.items()},
+        {(name, method): seconds for name, served in servers.items() for method, seconds in served.measured_s.items()},
     )
-    if not statements.up:
-        return
-    places = {(server, id): place for id, place in statements.places().items()}
-    yield _build_counter(
-        "powerprof_statement_cpu_seconds",
-        "CPU time by statement; all rows together are the server.",
-        _STATEMENT_LABELS,
-        {key: place.c0_s for key, place in places.items()},
-    )
-    if statements.has_wakeups:
-        wakeups = {key: float(place.exits_count) for key, place in places.items()}
+    up = {name: served for name, served in servers.items() if served.up}
+    places = {(name, id): place for name, served in up.items() for id, place in served.places().items()}
+    if places:
+        yield _build_counter(
+            "powerprof_statement_cpu_seconds",
+            "CPU time by statement; all rows together are the server.",
+            _STATEMENT_LABELS,
+            {key: place.c0_s for key, place in places.items()},
+        )
+    wakeups = {key: float(place.exits_count) for key, place in places.items() if up[key[0]].has_wakeups}
+    if wakeups:
         help_text = "Idle periods that a statement ended."
         yield _build_counter("powerprof_statement_wakeups", help_text, _STATEMENT_LABELS, wakeups)
-    if statements.kind is not None:
-        yield _build_counter(
-            "powerprof_statement_joules",
-            "Energy above the idle floor by statement.",
-            (*_STATEMENT_LABELS, "kind"),
-            {(*key, statements.kind): place.joules for key, place in places.items()},
-        )
+    joules = {(*key, kind): place.joules for key, place in places.items() if (kind := up[key[0]].kind) is not None}
+    if joules:
+        help_text = "Energy above the idle floor by statement."
+        yield _build_counter("powerprof_statement_joules", help_text, (*_STATEMENT_LABELS, "kind"), joules)
 
 
-def _list_statement_gauges(statements: StatementTotals) -> Iterator[Metric]:
-    server = statements.server
-    up = {(server,): float(statements.up)}
+def _list_statement_gauges(servers: Mapping[str, ServerStatements]) -> Iterator[Metric]:
+    if not servers:
+        return
+    up = {(name,): float(served.up) for name, served in servers.items()}
     yield _gauge("powerprof_statements_up", "Whether statements were measured.", ("server",), up)
-    if statements.up:
-        texts = {id: statements.texts.get(id) for id in statements.rows.places}
-        info = {(server, id, row.schema, row.text): 1.0 for id, row in texts.items() if row is not None}
+    info = {
+        (name, id, row.schema, row.text): 1.0
+        for name, served in servers.items()
+        if served.up
+        for id in served.rows.places
+        if (row := served.texts.get(id)) is not None
+    }
+    if info:
         labels = (*_STATEMENT_LABELS, "schema", "text")
         yield _gauge("powerprof_statement_info", "Text of a statement, without values, shortened.", labels, info)
 
@@ -612,8 +648,7 @@ def _list_gauges(totals: Totals) -> Iterator[Metric]:
     }
     labels = ("rule", "severity", *_SERVER_LABELS, *_OWNER_LABELS)
     yield _gauge("powerprof_finding", "1 while a rule of `diagnose` holds.", labels, findings)
-    if totals.statements is not None and totals.statements.server:
-        yield from _list_statement_gauges(totals.statements)
+    yield from _list_statement_gauges(totals.statements.servers)
     meters = {key: float(value) for key, value in totals.meters.items()}
     yield _gauge("powerprof_meter_up", "Whether a meter gave a figure.", ("source", "domain"), meters)
     percent, traced_ratio = totals.stacks_complete_percent, totals.traced_percent / 100.0

@@ -12,7 +12,7 @@ import math
 import os
 import resource
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,7 +25,6 @@ from powerprof.attribution import blame
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.sites import SiteStacks, StackMemo
 from powerprof.attribution.window import CaptureContext, build_capture
-from powerprof.diagnosis.evidence import StatementWindow
 from powerprof.diagnosis.statement_window import join_windows
 from powerprof.energy.request import DEFAULT_REQUEST, EnergyRequest
 from powerprof.energy.total import HostMeters, host_meters
@@ -33,7 +32,7 @@ from powerprof.energy.windows import WindowEnergy
 from powerprof.live import naming
 from powerprof.live.intervals import CpuUse, LiveInterval, Span, build_interval, format_changed_cpus, measure_span
 from powerprof.live.servers import ASK_EVERY_S, WatchedServers
-from powerprof.live.statements import ServedServer
+from powerprof.live.statements import ServedServer, ServedServers
 from powerprof.measure.clock import SuspendClock, format_now, kernel_ns
 from powerprof.measure.cpuidle import online_cpus
 from powerprof.measure.procfs import process_cpu_ns, reaped_cpu_ns
@@ -78,8 +77,6 @@ _RATE_JUMP, _MIN_JUMP_HZ = 2.0, 15.0
 _RATE_WEIGHT = 0.2
 # The named stacks that are kept: enough for hundreds of threads at dozens of sites.
 _MAX_STACKS = 4000
-# The windows of statements that are joined for a rule: the shortest interval is half a second.
-_MOST_WINDOWS = 8
 # The threads with a cached name.
 _MAX_THREADS = 1000
 # Caches of programs and threads grow with every new one. They are cleared at this interval.
@@ -239,7 +236,7 @@ class MonitorPlan(msgspec.Struct, frozen=True, kw_only=True):
         accounts: Option files with accounts of servers. Other servers are queried as the system user.
         settle: Whether capabilities are dropped after loading.
         keep_newest: Whether `HostMonitor.newest` is called, and intervals have the CPU time of processes.
-        statements: A server whose statements are measured: a process id or name, or a socket path.
+        statements: Servers whose statements are measured: process ids or names, socket paths, or `all`.
         target_statements: Whether the statements of a server that is the target are measured, if this host allows it.
         max_cost: The bound of the cost of tracing, as a share of CPU time (`tracing.budget`); None: no bound.
         bounds_by_host: Whether that is the CPU time of the host, and not of the target.
@@ -253,7 +250,7 @@ class MonitorPlan(msgspec.Struct, frozen=True, kw_only=True):
     accounts: tuple[Path, ...] = ()
     settle: bool = True
     keep_newest: bool = False
-    statements: str | None = None
+    statements: tuple[str, ...] = ()
     target_statements: bool = False
     max_cost: float | None = None
     bounds_by_host: bool = False
@@ -299,16 +296,14 @@ class HostMonitor(Closeable):
         self._own = OwnCpuTime(self._meter)
         self._used = UseClock(replace(self._target, system=True) if plan.bounds_by_host else self._target)
         stack.callback(self._servers.close)
-        self._served: ServedServer | None = None
         self._trouble = ""
-        self._windows: deque[StatementWindow] = deque(maxlen=_MOST_WINDOWS)
-        if plan.statements is not None:
+        if plan.statements:
             self._say("loading the tracer of statements")
-            self._served = stack.enter_context(ServedServer(plan.statements, ask=plan.ask_servers))
-        elif plan.target_statements and (server := _find_database_server(plan.target)) is not None:
+        self._served = stack.enter_context(ServedServers(plan.statements, ask=plan.ask_servers))
+        if plan.target_statements and (server := _find_database_server(plan.target)) is not None:
             self._say("loading the tracer of statements")
             try:
-                self._served = stack.enter_context(ServedServer(str(server), ask=False, is_patient=True, rests=True))
+                self._served.servers["target"] = ServedServer(str(server), ask=False, is_patient=True, rests=True)
             except PowerprofError as error:
                 self._trouble = f"statements: {error.message}"
         capabilities.drop_privileges(plan.settle)
@@ -376,16 +371,17 @@ class HostMonitor(Closeable):
         self._refresh_target()
         self._servers.begin_window()
         self._looks.measure(self._servers.queried_pids)
-        if self._served is not None:
-            self._served.begin()
+        self._served.find(self._servers.pids)
+        for served in self._served.servers.values():
+            served.begin()
         # The process wakes only if a buffer or table fills, or a meter's counter would wrap.
         now_s = time.monotonic()
         observers = (self._tracer, EnergySampler(self._energy.meters))
         self._life.begin()
         wait_and_read((*observers, self._life, self._slicer), self._clock.next_end_s(now_s) - now_s)
         self._look_at_target()
-        if self._served is not None:
-            self._served.end()
+        for served in self._served.servers.values():
+            served.end()
         percent = None if self._target_clock is None else self._target_clock.take_percent(self._target)
         window = self._monitor.read()
         # Read the time before naming and blaming, which take up to a second if programs are new.
@@ -432,16 +428,19 @@ class HostMonitor(Closeable):
             interval = msgspec.structs.replace(interval, used=self._busy.measure(share, interval.window_s))
         if self._target_clock is not None:
             interval = msgspec.structs.replace(interval, target=self._target.label, target_percent=percent)
-        if self._served is not None:
-            interval = self._add_statements(interval, self._served, window)
-        elif self._trouble:
+        for served in self._served.servers.values():
+            interval = self._add_statements(interval, served, window)
+        if self._trouble:
             interval = msgspec.structs.replace(interval, notes=(*interval.notes, self._trouble))
         # The counters already have a note on removed CPUs. Without a cpuidle driver there are no counters.
         changed = set(online) - set(self._cpus) if _has_counters(window) else set(online) ^ set(self._cpus)
         if changed:
             interval = msgspec.structs.replace(interval, notes=(*interval.notes, format_changed_cpus(sorted(changed))))
-        pid = None if self._served is None else self._served.pid
-        windows = {} if pid is None else {pid: join_windows(self._windows)}
+        windows = {
+            served.pid: join_windows(served.windows)
+            for served in self._served.servers.values()
+            if served.pid is not None
+        }
         servers, findings = self._servers.end_window(record, windows)
         notes = (*interval.notes, *self._servers.notes)
         interval = msgspec.structs.replace(interval, servers=servers, findings=findings, notes=notes)
@@ -451,17 +450,20 @@ class HostMonitor(Closeable):
 
     def _add_statements(self, interval: LiveInterval, served: ServedServer, window: TracedWindow) -> LiveInterval:
         if served.is_resting:
-            self._windows.clear()
+            served.windows.clear()
             return msgspec.structs.replace(interval, notes=(*interval.notes, f"statements: {served.trouble}"))
         statements = served.collect(window.residency, self._energy)
         if statements.by_cost is None:
-            self._windows.clear()  # The server was away.
+            served.windows.clear()  # The server was away.
         else:
-            self._windows.append(statements.by_cost)
+            served.windows.append(statements.by_cost)
         own = interval.own
         if statements.bpf_s is not None:
             own = msgspec.structs.replace(own, bpf_s=(own.bpf_s or 0.0) + statements.bpf_s)
         notes = (*interval.notes, f"statements: {served.trouble}") if served.trouble else interval.notes
+        if interval.statements is not None:
+            others = (*interval.other_statements, statements)
+            return msgspec.structs.replace(interval, other_statements=others, own=own, notes=notes)
         return msgspec.structs.replace(interval, statements=statements, own=own, notes=notes)
 
     def _add_energy(self, window: TracedWindow) -> TracedWindow:
@@ -554,8 +556,8 @@ class HostMonitor(Closeable):
             if not self._plan.bounds_by_host:
                 self._used.follow(target)
             self._servers.restrict_to(target.pids)
-            if self._served is not None and (server := _find_database_server(target)) is not None:
-                self._served.follow(str(server))
+            if (served := self._served.servers.get("target")) and (server := _find_database_server(target)) is not None:
+                served.follow(str(server))
 
     def _adapt(self, stacks: StackTrace, online: list[int]) -> None:
         """Adapt to changed CPUs, full caches and stacks that the kernel did not send."""

@@ -10,13 +10,15 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from powerprof.diagnosis.evidence import StatementWindow
 from powerprof.diagnosis.statement_window import build_window
 from powerprof.energy.windows import WindowEnergy
 from powerprof.live.identity import identify_server
@@ -55,6 +57,12 @@ _USUAL_COST_S, _MIN_TRIAL_STATEMENTS = 5e-6, 50
 _REST_SHARE, _REST_AFTER = 0.002, 3
 _RESTING = f"not measured while the server uses less than {100 * _REST_SHARE:g} % of a CPU"
 _MAX_TEXT, _MAX_SERVER = 120, 80
+ALL = "all"
+"""The name for every server of the host."""
+# Each served server has its own probes, with their own bound of cost.
+_MOST_SERVED = 8
+# The windows of statements that are joined for a rule: the shortest interval is half a second.
+_MOST_WINDOWS = 8
 
 
 class StatementMonitor(Closeable):
@@ -203,6 +211,7 @@ class ServedServer(Closeable):
 
     Attributes:
         trouble: The reason for an interval without statements, or an empty string.
+        windows: The newest windows, for rules of `diagnose`.
         pid: The process of the server that was found last; None if none was found.
     """
 
@@ -228,6 +237,7 @@ class ServedServer(Closeable):
         self._method: Probes | Samples | None = None
         self._only_samples, self._retry_s, self._statement_cost_s = False, 0.0, _USUAL_COST_S
         self.trouble, self._label = "", ""
+        self.windows: deque[StatementWindow] = deque(maxlen=_MOST_WINDOWS)
         self.pid: int | None = None
         try:
             self._server = self._find()
@@ -390,6 +400,46 @@ class ServedServer(Closeable):
         self.trouble = error.message
         self._is_on = False
         self.close()
+
+
+class ServedServers(Closeable):
+    """The statements of several servers of this host.
+
+    Attributes:
+        servers: The servers by their names, or by process id with `all`.
+    """
+
+    def __init__(self, names: Sequence[str], *, ask: bool = True) -> None:
+        """Find the named servers and attach to them. Raise as `ServedServer` does."""
+        self._ask, self._follows_all = ask, ALL in names
+        self.servers: dict[str, ServedServer] = {}
+        try:
+            for name in names:
+                if name != ALL:
+                    self.servers[name] = ServedServer(name, ask=ask)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for served in self.servers.values():
+            served.close()
+        self.servers.clear()
+
+    def find(self, pids: Iterable[int]) -> None:
+        """With `all`, serve these servers from now on, at most `_MOST_SERVED`."""
+        if not self._follows_all:
+            return
+        wanted = [str(pid) for pid in pids]
+        for name in [name for name in self.servers if name.isdigit() and name not in wanted]:
+            self.servers.pop(name).close()
+        named = {served.pid for served in self.servers.values()}
+        for name in wanted:
+            if int(name) in named or len(self.servers) >= _MOST_SERVED:
+                continue
+            # A server that ended since it was listed is not served.
+            with suppress(PowerprofError):
+                self.servers[name] = ServedServer(name, ask=self._ask, is_patient=True)
 
 
 def _build_served(server: str, record: Queries, measured: MeasuredStatements) -> ServedStatements:

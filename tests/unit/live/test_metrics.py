@@ -185,7 +185,7 @@ Found = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def statement_totals(top: int = 20) -> SharedTotals:
-    return SharedTotals(Totals(statements=StatementTotals(Ranking(top))), {"version": "1"})
+    return SharedTotals(Totals(statements=StatementTotals(top)), {"version": "1"})
 
 
 def page(shown: SharedTotals, accept: str = "") -> Found:
@@ -218,10 +218,10 @@ def test_a_statement_counts_after_its_zero_was_read() -> None:
 
 def test_series_and_memory_are_bounded_if_statements_never_repeat() -> None:
     shown = statement_totals(5)
-    totals = shown.totals.statements
     for number in range(30):
         rows = [statement(f"{number:03}{place:03}", 1.0) for place in range(20)]
         found = serve(shown, served(*rows))
+        totals = shown.totals.statements.servers["mariadbd:3306"]
         assert len(by_statement(found, "powerprof_statement_cpu_seconds_total")) <= 6
         assert len(by_statement(found, "powerprof_statement_info")) <= 5
     assert len(totals.texts) <= 20 * 5 + 20
@@ -551,3 +551,35 @@ def joules_of(totals: Totals) -> dict[frozenset[tuple[str, str]], float]:
     found = page(SharedTotals(totals, {}))
     assert all(dict(key)["kind"] == "measured" for name, key in found if name == "powerprof_unit_joules_total")
     return {key: value for (name, key), value in found.items() if name == "powerprof_unit_joules_total"}
+
+
+def test_statements_of_all_servers_share_one_bound() -> None:
+    shown = statement_totals(4)
+    rows = [statement(f"{n:02}", 1.0 + n) for n in range(8)]
+    first, second = served(*rows), served(*rows, server="mariadbd:3307")
+    for _ in range(3):
+        shown.add(interval(row("a", 1), statements=first))
+        page(shown)
+    names = ("powerprof_statement_cpu_seconds_total", "powerprof_statement_info")
+    assert [len([name for name, _ in page(shown) if name == wanted]) for wanted in names] == [5, 4]
+    for _ in range(3):
+        shown.add(interval(row("a", 1), statements=first, other_statements=(second,)))
+        found = page(shown)
+    assert [len([name for name, _ in found if name == wanted]) for wanted in names] == [6, 4]
+    for name in ("mariadbd:3306", "mariadbd:3307"):
+        key = frozenset({("server", name), ("statement", "other")})
+        assert found[names[0], key] > 0
+    shown.add(interval(row("a", 1), statements=second))
+    assert {dict(key)["server"] for name, key in page(shown) if name == "powerprof_statements_up"} == {"mariadbd:3307"}
+
+
+def test_a_smaller_number_of_places_loses_no_cost() -> None:
+    ranking: Ranking[str] = Ranking(3)
+    for _ in range(3):
+        ranking.add(10.0, {"a": (4, 1.0), "b": (3, 2.0), "c": (2, 4.0)}, 9, 7.0)
+        ranking.mark_read()
+    ranking.top = 1
+    ranking.add(10.0, {"a": (4, 1.0), "b": (3, 2.0), "c": (2, 4.0)}, 9, 7.0)
+    assert len(ranking.places) == 1
+    # A store adds the increases of the series that it still sees, and the end of a series takes its unread costs along.
+    assert sum(place.exits_count for place in ranking.places.values()) + ranking.rest.exits_count == 36 - 2 * 7
