@@ -2,8 +2,8 @@
 """Show which SQL statements use the most CPU time, wake the CPUs and cost energy. The rows add up to the whole server.
 
 --pid takes a process id or a name: mysqld also finds mariadbd, postgres finds a whole server. powerprof connects
-through the server's own socket; for PostgreSQL only for pg_stat_statements and --explain. A probe on the server's command
-dispatcher separates the statements. The server is not changed, and its performance_schema may be off. Values in
+through the server's own socket; for PostgreSQL only for pg_stat_statements and --explain. A probe on the server's
+command dispatcher separates the statements. The server is not changed, and its performance_schema may be off. Values in
 statement texts are replaced by ?.
 
 If probes would cost more than --max-cost, they are placed for random slices of the window. --method samples reads
