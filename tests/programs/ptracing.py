@@ -6,6 +6,8 @@ from __future__ import annotations
 import ctypes
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _SEIZE, _INTERRUPT, _GETREGS, _DETACH = 0x4206, 0x4207, 12, 17
@@ -63,3 +65,15 @@ def wait_asleep(pid: int, tid: int, patience_s: float = 5.0) -> None:
             return
         time.sleep(0.005)
     raise AssertionError(f"thread {tid} never sleeps")
+
+
+@contextmanager
+def held_thread(tid: int) -> Iterator[None]:
+    """Hold one thread, while the other threads of its process run."""
+    _ptrace(_SEIZE, tid)
+    try:
+        _ptrace(_INTERRUPT, tid)
+        os.waitpid(tid, _WALL)
+        yield
+    finally:
+        _ptrace(_DETACH, tid)

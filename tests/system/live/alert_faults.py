@@ -21,6 +21,26 @@ from powerprof.system.errors import PowerprofError
 from tests.programs.host_servers import HostServer
 from tests.system.live.engines import MONITORING, Prometheus, free_port, running, wait_for
 
+_SERVERS = "tests/system/live/test_alerts.py::test_faults_of_servers_raise_their_alerts_until_they_end"
+_REPLICAS = "tests/nightly/test_alert_matrix.py::test_faults_of_replication_raise_their_alerts_until_they_end"
+_EXPORTERS = "tests/nightly/test_alert_matrix.py::test_faults_of_measuring_raise_their_alerts_until_they_end"
+RAISED = {
+    "Poller": _SERVERS,
+    "ConnectionLeak": _SERVERS,
+    "ServerDown": _SERVERS,
+    "ServerStopped": _SERVERS,
+    "WorkersRestart": _SERVERS,
+    "ArchivingFails": _SERVERS,
+    "ReplicaStorm": _REPLICAS,
+    "ReplicationStopped": _REPLICAS,
+    "ReplicationBroken": _REPLICAS,
+    "OrphanRing": "tests/system/live/test_storm_alert.py::test_an_orphan_in_a_ring_is_an_alert_until_it_is_cured",
+    "MeterDead": _EXPORTERS,
+    "ExporterHangs": _EXPORTERS,
+    "ExporterDown": _EXPORTERS,
+}
+"""The test that raises each alert by a real fault."""
+
 
 class Fault(NamedTuple):
     """A fault: entering makes it and leaving ends it. `alerts` fire for the server with this part in its label."""
