@@ -31,6 +31,8 @@ RAISED = {
     "ServerStopped": _SERVERS,
     "WorkersRestart": _SERVERS,
     "ArchivingFails": _SERVERS,
+    "HeldRows": _SERVERS,
+    "AvoidableWork": _SERVERS,
     "ReplicaStorm": _REPLICAS,
     "ReplicationStopped": _REPLICAS,
     "ReplicationBroken": _REPLICAS,
@@ -122,6 +124,23 @@ def fail_subscription(server: HostServer) -> Iterator[None]:
     server.run("INSERT INTO item VALUES (1)")
     yield
     server.run_in("shop", "DELETE FROM item")
+
+
+@contextmanager
+def hold_rows(server: HostServer) -> Iterator[None]:
+    """A client that leaves a transaction with a change open."""
+    with server.connect() as connection:
+        sql.execute(connection, "BEGIN", "CREATE TABLE held ()")
+        yield
+
+
+@contextmanager
+def shorten_interval(server: HostServer) -> Iterator[None]:
+    """A subscriber that reports its position every second."""
+    setting = "wal_receiver_status_interval"
+    server.run(f"ALTER SYSTEM SET {setting} = '1s'", "SELECT pg_catalog.pg_reload_conf()")
+    yield
+    server.run(f"ALTER SYSTEM RESET {setting}", "SELECT pg_catalog.pg_reload_conf()")
 
 
 @contextmanager

@@ -14,11 +14,13 @@ from tests.system.live.alert_faults import (
     Fault,
     fail_archiving,
     fail_subscription,
+    hold_rows,
     kill,
     leak,
     make_subscription,
     poll,
     prove,
+    shorten_interval,
     shortened_rules,
     stop,
 )
@@ -53,7 +55,14 @@ def test_faults_of_servers_raise_their_alerts_until_they_end(
             ],
         )
         # Next to a leak, a poller is not the main consumer.
-        prove(db, [Fault(["ConnectionLeak"], m, partial(leak, mine))])
+        prove(
+            db,
+            [
+                Fault(["ConnectionLeak"], m, partial(leak, mine)),
+                Fault(["HeldRows"], p, partial(hold_rows, theirs)),
+                Fault(["AvoidableWork"], p, partial(shorten_interval, theirs)),
+            ],
+        )
         prove(
             db,
             [

@@ -28,10 +28,10 @@ def _flat(name: str) -> str:
 
 def test_the_fleet_is_sized_with_the_series_of_the_reference() -> None:
     metrics, fleet = _flat("reference/metrics.md"), _flat("how-to/prometheus.md")
-    assert "About 93 on a host with 2 CPUs" in metrics and "about 93, plus two per unit" in fleet
+    assert "About 93 on a host with 2 CPUs" in metrics and "about 93, plus three per unit" in fleet
     assert "at most 86 with `--statements`" in metrics and "at most 86 more with `--statements`" in fleet
-    assert "(at most 20 units)" in metrics and "With 20 units that is 133, and 219 with statements" in fleet
-    assert (93 + 2 * 20, 93 + 2 * 20 + 86) == (133, 219)
+    assert "(at most 20 units)" in metrics and "With 20 units that is 153, and 239 with statements" in fleet
+    assert (93 + 3 * 20, 93 + 3 * 20 + 86) == (153, 239)
 
 
 def test_the_cost_of_attribute_is_the_measured_one() -> None:

@@ -127,7 +127,6 @@ PHRASES = [
      f"{_PARTS[100 / rules_clients._SCAN_PERCENT]} of the statement's CPU time"),
     ("reference/diagnose.md", "recurring events start once in two seconds or more often"
      if rules_threads._EVENTS_HZ == 0.5 else ""),
-    ("reference/diagnose.md", f"Clients that connect {rules_processes._CLIENTS_HZ:g} times/s or more are a note"),
     ("reference/diagnose.md", f"half of the server's CPU time or more, and {consumers.MAIN_PERCENT:g} % of a CPU"
      if consumers.MAIN_SHARE == 0.5 else ""),
     ("reference/diagnose.md", f"the relay log changes {rules_replication._EVICTED_HZ} times/s or more"),
@@ -139,7 +138,6 @@ PHRASES = [
     ("reference/diagnose.md", f"threads that use {rules_threads._NOTED_PERCENT:g} % of a CPU"),
     ("reference/diagnose.md", f"{_word(rules_processes._MIN_STARTS)} or more processes of one kind start"),
     ("reference/diagnose.md", f"counts {_word(rules_processes._MIN_ERRORS)} errors in the window"),
-    ("reference/diagnose.md", f"Autovacuum: {_word(rules_processes._AUTOVACUUM_HZ)} starts/s or more"),
     ("reference/diagnose.md", "uses at most a fifth of a CPU" if process_starts._MAX_SHARE == 0.2 else ""),
     ("reference/diagnose.md", f"as root the CPU time of statements for {statement_window.WINDOW_S:g} s"),
     ("support.md", f"runs on Linux with Python {_pythons()[0]} to {_pythons()[-1]}"),

@@ -129,7 +129,7 @@ def test_yaml_can_be_read() -> None:
     texts = [page.read_text() for page in pages()]
     blocks = [block for text in texts for block in re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)]
     assert blocks
-    assert all(isinstance(yaml.safe_load(block), dict) for block in blocks)
+    assert all(isinstance(yaml.safe_load(block), dict | list) for block in blocks)
 
 
 def test_the_index_lists_every_page() -> None:
@@ -142,7 +142,7 @@ def test_the_exporter_has_one_unit_name() -> None:
     texts = "".join(page.read_text(encoding="utf-8") for page in pages())
     assert set(re.findall(r"systemctl enable --now (\S+)", texts)) == {"powerprof"}
     assert set(re.findall(r"/([\w-]+)\.service\b", texts)) == {"powerprof"}
-    assert "systemd/system/powerprof.service" in (REPOSITORY / "packaging/deb").read_text(encoding="utf-8")
+    assert "systemd/system/powerprof.service" in (REPOSITORY / "packaging/tree").read_text(encoding="utf-8")
 
 
 def test_the_page_of_idle_shows_its_plan() -> None:

@@ -30,6 +30,7 @@ _READERS = {
     "powerprof/database/pg_stat_statements.py": "",
     "powerprof/database/replication_status.py": "",
     "powerprof/database/server_report.py": "",
+    "powerprof/diagnosis/postgres_queries.py": "",
     "powerprof/diagnosis/server_queries.py": "",
     "powerprof/diagnosis/rules_clients.py": "names of statements, as they are shown",
     "powerprof/diagnosis/wording.py": "names of statements, as they are shown",
