@@ -53,7 +53,7 @@ _RETRY_S, _QUIET_SHARE = 600.0, 0.05
 # programs (CAP_SYS_ADMIN) and the trial saw too few statements. It only decides between probes and samples.
 _USUAL_COST_S, _MIN_TRIAL_STATEMENTS = 5e-6, 50
 # Probes are removed from a server that used less than this share of a CPU in this number of intervals: an idle MariaDB
-# uses 0.02 %, a client that polls 39 times a second 0.3 %. Placing them again takes about 20 ms of CPU time.
+# uses 0.02 %.
 _REST_SHARE, _REST_AFTER = 0.002, 3
 _RESTING = f"not measured while the server uses less than {100 * _REST_SHARE:g} % of a CPU"
 _MAX_TEXT, _MAX_SERVER = 120, 80

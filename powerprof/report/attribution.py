@@ -235,11 +235,10 @@ def _list_checks(record: Attribution) -> Iterator[Sentence]:
     stacks, tool = record.stacks, record.tool
     yield Sentence(_running_time(record))
     if (sliced := record.slicing) is not None:
-        unseen = text.number(sliced.unseen_below_hz, 1 if sliced.unseen_below_hz >= 0.1 else 2)
         yield Sentence(
             f"Traced {text.number(sliced.traced_s, 2)} s of {text.number(record.window_s, 1)} s. The kernel counted "
-            f"{text.count(sliced.exits_count)} idle exits in the window. A cause that no slice shows occurs fewer than "
-            f"{unseen} times a second. In the slices:"
+            f"{text.count(sliced.exits_count)} idle exits in the window. "
+            f"{labels.bound_unseen('A cause', 'occurs', sliced.unseen_below_hz)} In the slices:"
         )
     yield Sentence(balance.describe_balance(record.conservation), look="balance")
     if stacks.exits_complete_percent is not None:

@@ -217,9 +217,15 @@ def describe_cost(bound: CostBound | None, process_s: float | None, window_s: fl
         return f"{whole} The bound lowered the frequency to {text.number(bound.frequency_hz, 0)} Hz."
     if not bound.slices_count:
         return whole
-    slices, unseen = text.plural(bound.slices_count, "slice"), format_significant(bound.unseen_below_hz)
+    slices = text.plural(bound.slices_count, "slice")
     share = text.number(bound.traced_percent, 1)
     return (
         f"{whole} Because of the bound, {share} % of the window was traced, in {slices}: "
-        f"sums are estimates. An event that no slice shows occurs fewer than {unseen} times a second."
+        f"sums are estimates. {bound_unseen('An event', 'occurs', bound.unseen_below_hz)}"
     )
+
+
+def bound_unseen(subject: str, verb: str, below_hz: float | None) -> str:
+    """Return the sentence about what no slice shows. A burst can fall between two slices, so the bound is of others."""
+    rate = format_significant(below_hz)
+    return f"{subject} that no slice shows {verb} fewer than {rate} times a second, or in rare bursts."

@@ -179,12 +179,11 @@ def _describe_slices(record: Queries) -> str:
     sliced = record.slicing
     if sliced is None:
         return ""
-    unseen = labels.format_significant(sliced.unseen_below_hz)
     return (
         f"Probes on all statements would cost more than the bound, so probes were placed for "
         f"{text.number(sliced.traced_s, 2)} s of {text.number(record.window_s, 1)} s. The kernel's clock of the server "
-        f"scales the CPU time; {_CALLS_BY[sliced.calls_by]}. A statement that no slice shows ran fewer than {unseen} "
-        "times a second."
+        f"scales the CPU time; {_CALLS_BY[sliced.calls_by]}. "
+        f"{labels.bound_unseen('A statement', 'ran', sliced.unseen_below_hz)}"
     )
 
 
