@@ -31,7 +31,7 @@ from powerprof.stacks.runtimes import runtime_notes
 from powerprof.statistics.counts import proportion
 from powerprof.system.errors import CapabilityError, UnknownNameError, UsageError
 from powerprof.system.targets import ServerChoice, Target, TargetChoice, resolve_target
-from powerprof.tracing.budget import Budget, base_of_cost_s
+from powerprof.tracing.budget import LEAST_CPUS_WITH_FIXED_COST, Budget, base_of_cost_s
 from powerprof.tracing.captures import Event, FunctionCounts, FunctionTrace, OnCpuCapture, estimate_cpu_time
 from powerprof.tracing.profile import OnCpuFrame, PathNames
 from powerprof.tracing.slices import UseClock
@@ -142,7 +142,8 @@ def profile_target(chosen: TargetChoice, server: ServerChoice, request: ProfileR
         started_at = format_now()
         capture = tracer.measure(request.duration_s, used, life, settle=request.settle)
     names.update(read_names_after(read_names, capture.ended))
-    cost_s, base_s = tracer.find_cost_s(capture), base_of_cost_s(used.used_s, capture.window_s)
+    cost_s = tracer.find_cost_s(capture)
+    base_s = base_of_cost_s(used.used_s, capture.window_s, LEAST_CPUS_WITH_FIXED_COST)
     bound = CostBound(
         max_cost_percent=None if request.max_cost is None else 100.0 * request.max_cost,
         cost_percent=None if cost_s is None else 100.0 * (cost_s + capture.tool_cpu_s) / base_s,
@@ -161,7 +162,8 @@ def _limit_cost(tracer: OnCpuTracer, used: UseClock, request: ProfileRequest) ->
     time.sleep(_LOOK_AT_USE_S)
     passed_s = time.monotonic() - began_s
     used_s = used.read_s() - first_s
-    return tracer.limit_cost(Budget(request.max_cost).allowed_s(used_s, passed_s) / passed_s, used_s / passed_s)
+    budget = Budget(request.max_cost, LEAST_CPUS_WITH_FIXED_COST)
+    return tracer.limit_cost(budget.allowed_s(used_s, passed_s) / passed_s, used_s / passed_s)
 
 
 def build_on_cpu_profile(capture: OnCpuCapture, server_names: Mapping[int, str] | None = None) -> OnCpuProfile:

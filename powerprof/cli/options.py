@@ -13,7 +13,7 @@ from powerprof.cli.parameters import EXPERT_HEADING, Mode, finite_number, flag, 
 from powerprof.system.errors import UnknownNameError, UsageError
 
 _DEFAULT_COST = 0.02
-_LEAST_COST_PERCENT, _MOST_COST_PERCENT = 0.05, 100.0
+_LEAST_COST_PERCENT, _MOST_COST_PERCENT = 0.01, 100.0
 
 
 class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -53,7 +53,7 @@ from powerprof.system.tasks import Task, has_ended, look_up
 from powerprof.tracing import monitor
 from powerprof.tracing.bpf.cost_meter import CostMeter, EventCounter
 from powerprof.tracing.bpf.shared_numbers import StackKind
-from powerprof.tracing.budget import LEAST_CPUS_OF_MONITOR, Budget
+from powerprof.tracing.budget import LEAST_CPUS_WITH_FIXED_COST, Budget
 from powerprof.tracing.idle import TracedWindow, trace_on_demand
 from powerprof.tracing.idle_stacks import StackTrace
 from powerprof.tracing.kernel_symbols import InterruptNames
@@ -342,7 +342,7 @@ class HostMonitor(Closeable):
             self._meter,
             self._used.read_s,
             self._events.read,
-            Budget(self._plan.max_cost, LEAST_CPUS_OF_MONITOR),
+            Budget(self._plan.max_cost, LEAST_CPUS_WITH_FIXED_COST),
             math.inf,
             wake_descriptor=self._tracer.wake_descriptor,
             start_slice=self._monitor.start_slice,

@@ -23,7 +23,7 @@ from powerprof.queries.windows import TracedWindow, name_version, note_reading
 from powerprof.statistics.slices import bound_of_unseen
 from powerprof.system.closeable import Closeable
 from powerprof.tracing.bpf.cost_meter import CostMeter, EventCounter
-from powerprof.tracing.budget import SHORTEST_S, Budget, base_of_cost_s
+from powerprof.tracing.budget import LEAST_CPUS_WITH_FIXED_COST, SHORTEST_S, Budget, base_of_cost_s
 from powerprof.tracing.captures import StatementSlices, StatementTrace
 from powerprof.tracing.profile import SAMPLE_HZ as STACKS_HZ
 from powerprof.tracing.profile import OnCpuTracer
@@ -106,7 +106,7 @@ class ProbeTrial(NamedTuple):
 
         Samples see nothing of a server that hardly runs.
         """
-        allowed_s = Budget(max_cost).allowed_s(self.server_s, self.window_s)
+        allowed_s = Budget(max_cost, LEAST_CPUS_WITH_FIXED_COST).allowed_s(self.server_s, self.window_s)
         if self.took_s <= allowed_s or self.server_s <= _BUSY * self.window_s:
             return True
         slice_s = self.switch_s + self.took_s / self.window_s * SHORTEST_S
@@ -168,7 +168,7 @@ class Probes(Closeable):
         The server is queried before and after the window, never within.
         """
         tracer, used = self._tracer, UseClock(self._server.target)
-        budget = None if max_cost is None else Budget(max_cost)
+        budget = None if max_cost is None else Budget(max_cost, LEAST_CPUS_WITH_FIXED_COST)
         # Opening meters takes a while and is outside of the window.
         with (
             self._server.life() as life,
@@ -184,7 +184,7 @@ class Probes(Closeable):
         stacks = None if self._stack_tracer is None else self._stack_tracer.collect(passed)
         is_left = (not self._again and tracer.detach()) or slicer.is_left
         traced = self._finish(slicer.collect, energy.complete(window), passed.ended)
-        measured, base_s = traced.measured, base_of_cost_s(used.used_s, passed.window_s)
+        measured, base_s = traced.measured, base_of_cost_s(used.used_s, passed.window_s, LEAST_CPUS_WITH_FIXED_COST)
         measured = replace(
             measured,
             gap_before_s=slicer.gap_before_s,

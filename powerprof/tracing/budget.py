@@ -18,8 +18,10 @@ import msgspec
 # The budget is a share of the CPU time that the target uses, counted as this much of a CPU if it uses less. Tracing
 # 1,000 idle exits a second takes 2 to 4 ms/s, so an idle server on a quiet host is traced completely.
 LEAST_CPUS = 0.25
-# A monitor reads and prints or serves each interval, which takes 5 to 10 ms/s whether it traces or not.
-LEAST_CPUS_OF_MONITOR = 1.0
+# A monitor reads and prints or serves each interval, which takes 5 to 10 ms/s whether it traces or not. A window of
+# statements, calls, sleeps or samples takes 30 to 90 ms to place its programs and to read them. Slices do not lower
+# such a cost: with the least above, they would be the answer for every quiet target.
+LEAST_CPUS_WITH_FIXED_COST = 1.0
 # The budget holds over any span of this length, exceeded by at most this share of it.
 SPAN_S, EXCESS = 10.0, 0.25
 # Above the budget, this share of a span's budget is spent before slices begin: short storms are traced completely.
@@ -47,12 +49,12 @@ _MOST_OF_SPAN = 0.4
 _SPREAD = (0.5, 1.5)
 
 
-def base_of_cost_s(used_s: float, elapsed_s: float) -> float:
+def base_of_cost_s(used_s: float, elapsed_s: float, least_cpus: float = LEAST_CPUS) -> float:
     """Return the CPU time of which the cost is a share, for a target that used this CPU time in `elapsed_s`.
 
     The bound holds over ten seconds, so a shorter window counts as ten seconds.
     """
-    return max(used_s, LEAST_CPUS * max(elapsed_s, SPAN_S))
+    return max(used_s, least_cpus * max(elapsed_s, SPAN_S))
 
 
 class Budget(msgspec.Struct, frozen=True):

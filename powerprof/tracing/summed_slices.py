@@ -20,7 +20,7 @@ from powerprof.model.records import CostBound
 from powerprof.statistics.slices import SlicedCounts, bound_of_unseen
 from powerprof.system.targets import Target
 from powerprof.tracing.bpf.cost_meter import CostMeter
-from powerprof.tracing.budget import Budget, base_of_cost_s
+from powerprof.tracing.budget import LEAST_CPUS_WITH_FIXED_COST, Budget, base_of_cost_s
 from powerprof.tracing.captures import FunctionTrace, OffCpuTrace, SyscallTrace
 from powerprof.tracing.slices import Slicer, UseClock
 
@@ -293,7 +293,9 @@ def measure_bounded(
     used = UseClock(target)
     meter = tracer.meter(lambda: _EVENTS_OF_CPU_S * used.read_s())
     with meter:
-        slicer = TraceSlicer(tracer, meter, used, None if share is None else Budget(share), duration_s)
+        slicer = TraceSlicer(
+            tracer, meter, used, None if share is None else Budget(share, LEAST_CPUS_WITH_FIXED_COST), duration_s
+        )
         passed = run_window(duration_s, meter, used, slicer, *parts, settle=settle)
         spent = meter.collect()
         trace, bound = slicer.collect(passed)
@@ -304,7 +306,11 @@ def measure_bounded(
         trace = replace(trace, process_cpu_s=used.used_s) if bound.slices_count else trace
     if programs_s is None:
         return trace, bound
-    cost_percent = 100.0 * (programs_s + meter.process_s) / base_of_cost_s(used.used_s, passed.window_s)
+    cost_percent = (
+        100.0
+        * (programs_s + meter.process_s)
+        / base_of_cost_s(used.used_s, passed.window_s, LEAST_CPUS_WITH_FIXED_COST)
+    )
     return trace, replace(bound, cost_percent=cost_percent, programs_s=programs_s)
 
 

@@ -173,7 +173,7 @@ def functions(steps: Steps, job: Job) -> dict[str, Any]:
         try:
             record = steps.powerprof(
                 "functions", "truth_*", "--pid", str(pid), "--duration", str(4 + 2 * job["time_scale"]),
-                "--json", "-", "--no-save", limit_s=90,
+                "--max-cost", "none", "--json", "-", "--no-save", limit_s=90,
             ).document()  # fmt: skip
         finally:
             over.set()
@@ -198,7 +198,7 @@ def on_cpu(steps: Steps, job: Job) -> dict[str, Any]:
         process.stdin.flush()
         record = steps.powerprof(
             "profile", "--pid", pid, "--frequency", "397", "--duration", "4", "--json", "-", "--no-save",
-            limit_s=60,
+            "--max-cost", "none", limit_s=60,
         ).document()  # fmt: skip
     total = record["target_count"]
     if total < 200:

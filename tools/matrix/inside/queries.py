@@ -112,6 +112,7 @@ def queries(steps: Steps, job: Job) -> dict[str, Any]:
     with PrivateServer(timeout_s=300.0) as server, _executing(server) as client:
         for method in methods:
             words = ("--pid", str(server.pid), "--method", method, "--duration", "2.5", "--meter", "none")
+            words += ("--max-cost", "none") if method == "probes" else ()
             record = steps.powerprof(
                 "queries", *words, "--top", "100", "--json", "-", "--no-save", limit_s=60
             ).document()
