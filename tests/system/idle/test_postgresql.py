@@ -76,11 +76,11 @@ def test_diagnose_takes_an_address_of_postgresql(powerprof_cli: Cli, postgresql_
 def test_an_address_of_the_other_product_is_recognised(
     powerprof_cli: Cli, postgresql_server: PrivateServer, mariadbd: Path, tmp_path: Path
 ) -> None:
-    for command in (["attribute", "--duration", "1"], ["queries", "--duration", "1"]):
-        refused = powerprof_cli([*command, "--socket", str(postgresql_server.socket)])
-        assert refused.code == 2 and "is a PostgreSQL server, and this command" in refused.err, refused.err
-    refused = powerprof_cli(["diagnose", "--socket", str(postgresql_server.socket), "--duration", "1"])
-    assert refused.code == 1 and "cannot connect to" in refused.err and "pg_hba.conf" in refused.err, refused.err
+    refused = powerprof_cli(["attribute", "--duration", "1", "--socket", str(postgresql_server.socket)])
+    assert refused.code == 2 and "is a PostgreSQL server, and this command" in refused.err, refused.err
+    for command in ("diagnose", "queries"):
+        refused = powerprof_cli([command, "--socket", str(postgresql_server.socket), "--duration", "1"])
+        assert refused.code == 1 and "cannot connect to" in refused.err and "pg_hba.conf" in refused.err, refused.err
     other = tmp_path / "db.sock"
     other.symlink_to(postgresql_server.socket)
     refused = powerprof_cli(["idle", "--server", f"powerprof@{other}", "--clients", "1", *_WINDOWS])
