@@ -71,9 +71,10 @@ def test_rows_by_unit_add_up_to_the_host(powerprof_cli: Cli) -> None:
                 assert exits == record["conservation"]["idle_exits_count"] - record["conservation"]["lost_count"]
                 # Other tests' sleeps are in no unit.
                 probes = {unit: count for (unit, is_probe), count in counts.items() if is_probe and unit != "no unit"}
-                # 20 and 8 a second on an idle host; on a busy one fewer of them end an idle period.
+                # 20 a second on an idle host, and 4 probes, which wake a CPU for their start, on another CPU, and their
+                # sleep; on a busy one fewer of them end an idle period.
                 assert counts["sleeper.service", False] <= 42
-                assert sum(probes.values()) <= 12
+                assert sum(probes.values()) <= 3 * 9
                 if counts["sleeper.service", False] >= 5 and probes:
                     break
     finally:

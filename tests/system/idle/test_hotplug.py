@@ -111,6 +111,7 @@ def test_the_time_offline_is_nobody_s_running_time(unpluggable: None) -> None:
     assert int(before["next_ns"].max()) <= gone_ns
 
 
+@pytest.mark.cpuidle
 def test_counters_that_began_again_are_not_compared(unpluggable: None) -> None:
     """They begin at 0 when the CPU comes back, and after a while they have passed their old values."""
     with trace_exits() as tracer, WindowTracer(tracer) as opened:

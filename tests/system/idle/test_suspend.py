@@ -49,7 +49,7 @@ def test_samples_and_calls(powerprof_cli: Cli, root_bpf: None, asleep: dict[str,
     compile_sleeper(program)
     with subprocess.Popen([program]) as process:
         try:
-            for words in (("profile",), ("functions", "doze")):
+            for words in (("profile", "--max-cost", "none"), ("functions", "doze")):
                 words = (*words, "--pid", str(process.pid), "--duration", "1", "--json", "-", "--no-save")
                 done = powerprof_cli(words, env=asleep)
                 assert done.code == 0, done.err
