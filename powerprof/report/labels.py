@@ -180,6 +180,15 @@ def choose_format(unit: str, values: Iterable[float | None]) -> NumberFormat:
     return NumberFormat(name, factor, max(count_decimals(largest * factor), min(4, least)))
 
 
+_WITHOUT_PROGRAMS = "without its programs, whose time this kernel does not report"
+
+
+def _compare_to_bound(percent: float | None, of: str, most_percent: float | None) -> str:
+    """Return the cost as a share of this CPU time, with the bound of that share; None: without one."""
+    bound = "no bound" if most_percent is None else f"bound {text.number(most_percent, 1)} %"
+    return f"{text.number(percent, 2)} % of {of} ({bound})"
+
+
 def format_own_cost(tool: ToolCost, capacity_s: float, of: str) -> str:
     """Return the CPU time of powerprof: of its processes, of its programs with their entries, and the bound.
 
@@ -190,12 +199,11 @@ def format_own_cost(tool: ToolCost, capacity_s: float, of: str) -> str:
     programs = None if tool.bpf_s is None else 100.0 * (tool.bpf_s + (tool.entry_s or 0.0)) / capacity_s
     whole = f"{text.number(tool.cpu_percent + (programs or 0.0), 2)} % CPU"
     if programs is None:
-        return f"{whole} (without its programs, whose time this kernel does not report)"
+        return f"{whole} ({_WITHOUT_PROGRAMS})"
     parts = f"processes {text.number(tool.cpu_percent, 2)} %, programs {text.number(programs, 2)} %"
     if tool.cost_percent is None:
         return f"{whole} ({parts})"
-    bound = "no bound" if tool.max_cost_percent is None else f"bound {text.number(tool.max_cost_percent, 1)} %"
-    return f"{whole} ({parts}), {text.number(tool.cost_percent, 2)} % of {of} ({bound})"
+    return f"{whole} ({parts}), {_compare_to_bound(tool.cost_percent, of, tool.max_cost_percent)}"
 
 
 def describe_cost(bound: CostBound | None, process_s: float | None, window_s: float, label: str | None) -> str:
@@ -205,22 +213,22 @@ def describe_cost(bound: CostBound | None, process_s: float | None, window_s: fl
     if bound is None:
         return f"powerprof itself: {text.number(1e3 * process_s, 0)} ms of CPU time."
     if bound.programs_s is None:
-        parts = "without its programs, whose time this kernel does not report"
+        parts = _WITHOUT_PROGRAMS
     else:
         processes, programs = (text.number(1e3 * part_s, 1) for part_s in (process_s, bound.programs_s))
         parts = f"processes {processes} ms, programs {programs} ms"
     percent = 100.0 * (process_s + (bound.programs_s or 0.0)) / window_s if window_s else None
-    limit = "no bound" if bound.max_cost_percent is None else f"bound {text.number(bound.max_cost_percent, 1)} %"
-    of = f"{text.number(bound.cost_percent, 2)} % of the CPU time of {label or 'the target'} ({limit})"
-    whole = f"powerprof itself: {text.number(percent, 2)} % of one CPU ({parts}), {of}."
+    of = f"the CPU time of {label or 'the target'}"
+    share = _compare_to_bound(bound.cost_percent, of, bound.max_cost_percent)
+    whole = f"powerprof itself: {text.number(percent, 2)} % of one CPU ({parts}), {share}."
     if bound.frequency_hz is not None:
         return f"{whole} The bound lowered the frequency to {text.number(bound.frequency_hz, 0)} Hz."
     if not bound.slices_count:
         return whole
     slices = text.plural(bound.slices_count, "slice")
-    share = text.number(bound.traced_percent, 1)
+    traced = text.number(bound.traced_percent, 1)
     return (
-        f"{whole} Because of the bound, {share} % of the window was traced, in {slices}: "
+        f"{whole} Because of the bound, {traced} % of the window was traced, in {slices}: "
         f"sums are estimates. {bound_unseen('An event', 'occurs', bound.unseen_below_hz)}"
     )
 
